@@ -1,0 +1,1 @@
+"""One module a study: a typed ``Config`` and ``run(config, record)``."""

@@ -1,0 +1,1 @@
+"""The metrics that each study records, one module a study."""
