@@ -1,9 +1,9 @@
 """Worker processes that cannot outlive their parent and cannot fail in silence.
 
 Every part that trains in several processes starts them here, so that four promises hold everywhere: processes are
-spawned, never forked (a fork after the first OpenMP region can hang); each worker sets its thread count and checks that it
-holds; the kernel ends a worker when its parent dies, however the parent died; and the first error of any worker ends the
-others and is raised in the parent with the worker's traceback.
+spawned, never forked (a fork after the first OpenMP region can hang); each worker sets its thread count and checks that
+it holds; the kernel ends a worker when its parent dies, however the parent died; and the first error of any worker ends
+the others and is raised in the parent with the worker's traceback.
 """
 
 import ctypes
@@ -36,7 +36,8 @@ def end_with_parent() -> None:
 def set_threads(threads: int) -> None:
     """Fix the number of intra-op threads of this process at ``threads``.
 
-    Raises RuntimeError when torch does not take the number: every timing and every bit after that would be of another set-up.
+    Raises RuntimeError when torch does not take the number: every timing and every bit after that would be of another
+    set-up.
     """
     torch.set_num_threads(threads)
     held = torch.get_num_threads()  # the first reading adopts the number for this thread
@@ -70,9 +71,9 @@ def run_workers(
 ) -> list[Any]:
     """Run ``target(rank, *args)`` in ``workers`` spawned processes and return their results in rank order.
 
-    ``target`` and ``args`` must be picklable; ``threads`` is the intra-op thread count of each worker; ``timeout`` is in
-    seconds. Raises WorkerError for the first worker that raises, is killed or is still running at the time-out, after the
-    others were ended.
+    ``target`` and ``args`` must be picklable; ``threads`` is the intra-op thread count of each worker; ``timeout`` is
+    in seconds. Raises WorkerError for the first worker that raises, is killed or is still running at the time-out,
+    after the others were ended.
     """
     context = multiprocessing.get_context("spawn")
     processes: list[BaseProcess] = []
@@ -80,17 +81,19 @@ def run_workers(
     try:
         for rank in range(workers):
             here, there = context.Pipe(duplex=False)
-            process = context.Process(target=_work, args=(target, rank, tuple(args), threads, os.getpid(), there))
+            process: BaseProcess = context.Process(
+                target=_work, args=(target, rank, tuple(args), threads, os.getpid(), there)
+            )
             process.start()
             there.close()
             processes.append(process)
             reports.append(here)
         return _collect(processes, reports, timeout)
     finally:
-        for process in processes:
-            if process.is_alive():
-                process.kill()
-            process.join()
+        for started in processes:
+            if started.is_alive():
+                started.kill()
+            started.join()
         for report in reports:
             report.close()
 

@@ -1,4 +1,4 @@
-"""The harness's configuration: ``configs/config.yaml`` and the study files, as frozen types that refuse unknown keys."""
+"""The harness's configuration, ``configs/config.yaml`` and the study files: frozen types that refuse unknown keys."""
 
 from pathlib import Path
 from typing import Any, Literal

@@ -1,7 +1,7 @@
 """From study files to rows: what runs, with which values, after which other runs.
 
-A row is one run: a point of the grid with its seed. Its name is read off the grid (``lr=3e-06,precision=bf16,seed=0``), so
-that the same name always means the same inputs and no clock enters it.
+A row is one run: a point of the grid with its seed. Its name is read off the grid (``lr=3e-06,precision=bf16,seed=0``),
+so that the same name always means the same inputs and no clock enters it.
 """
 
 import itertools
@@ -39,10 +39,12 @@ class Row(Strict):
 
 
 def name_of(values: dict[str, Scalar]) -> str:
-    """``axis=value,axis=value`` in the order given; floats by ``repr``. Raises ConfigError for a value no path can hold."""
+    """``axis=value,axis=value`` in the order given; floats by ``repr``. Raises ConfigError for what no path can hold."""
     parts = []
     for axis, value in values.items():
-        text = str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)
+        text = (
+            str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)
+        )
         if not _SAFE.fullmatch(text) or not _SAFE.fullmatch(axis):
             raise ConfigError(f"axis {axis}={text!r}: only letters, digits and _ . + - can stand in a run's name")
         parts.append(f"{axis}={text}")

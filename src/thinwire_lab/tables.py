@@ -1,8 +1,8 @@
 """Every metric's name, unit and direction, and how run tables are written and read.
 
-A run writes rows ``step, scope, metric, value``. A metric is declared once, in the ``METRICS`` of its study's module under
-``thinwire_lab.metrics``; a name that several studies record must be declared alike in each. Values are written with
-``repr``, so that reading them back gives the same double.
+A run writes rows ``step, scope, metric, value``. A metric is declared once, in the ``METRICS`` of its study's module
+under ``thinwire_lab.metrics``; a name that several studies record must be declared alike in each. Values are written
+with ``repr``, so that reading them back gives the same double.
 """
 
 import csv
@@ -27,8 +27,8 @@ Better = Literal["higher", "lower", "neither"]
 class Metric:
     """A measured quantity.
 
-    ``clock`` is true for what a clock or a scheduler touches (seconds, memory): such rows go to ``clock.csv`` and are not
-    the same bytes at each rerun.
+    ``clock`` is true for what a clock or a scheduler touches (seconds, memory): such rows go to ``clock.csv`` and are
+    not the same bytes at each rerun.
     """
 
     name: str
