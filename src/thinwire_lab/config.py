@@ -38,6 +38,9 @@ class Block(Strict):
     base: dict[str, Any] = Field(default={}, description="Config values of this block alone")
     threads: int = Field(default=1, ge=1, description="cores a row takes; its processes share them")
     timed: bool = Field(default=False, description="row runs alone on the machine, because a clock judges it")
+    gpus: int = Field(default=0, ge=0, description="GPUs that a row asks its scheduler for")
+    memory_mb: int = Field(default=6000, ge=500, description="memory that a row asks its scheduler for, MiB")
+    minutes: int = Field(default=30, ge=1, description="time limit that a row asks its scheduler for")
     asynchronous: bool = Field(default=False, description="row's order is the machine's: no table of it is repeatable")
     keeps_versions: bool = Field(default=False, description="row fills results/{scale}/versions")
     needs: dict[str, Need] = Field(default={}, description="name -> run whose versions the row reads")
@@ -60,6 +63,7 @@ class Overlay(Strict):
 
     base: dict[str, Any] = {}
     grid: list[Block] | None = None
+    assets: list[str] | None = Field(default=None, description="replaces the study's assets")
 
 
 class Study(Strict):
@@ -67,6 +71,7 @@ class Study(Strict):
 
     question: str
     experiment: str = Field(description="module of thinwire_lab.experiments; the study's own name")
+    assets: list[str] = Field(default=[], description="assets that its runs read: smollm2-135m-instruct, texts")
     base: dict[str, Any]
     grid: list[Block]
     measures: list[Measure]
@@ -76,6 +81,11 @@ class Study(Strict):
         """Base values and grid at a scale."""
         overlay = self.scales.get(scale, Overlay())
         return {**self.base, **overlay.base}, self.grid if overlay.grid is None else overlay.grid
+
+    def assets_at(self, scale: Scale) -> list[str]:
+        """Names of the assets that the study's runs read at a scale."""
+        chosen = self.scales.get(scale, Overlay()).assets
+        return self.assets if chosen is None else chosen
 
 
 class LabConfig(Strict):

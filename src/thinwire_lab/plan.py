@@ -7,7 +7,7 @@ so that the same name always means the same inputs and no clock enters it.
 import itertools
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -27,24 +27,20 @@ class Row(Strict):
     config: dict[str, Any] = Field(description="values of the experiment's Config, seed left out")
     threads: int
     timed: bool
+    gpus: int
+    memory_mb: int
+    minutes: int
     asynchronous: bool
     keeps_versions: bool
     needs: dict[str, tuple[str, str]] = Field(description="name -> (study, run) whose versions are read")
     seconds: float
-
-    @property
-    def mode(self) -> Literal["alone", "shared"]:
-        """Whether the row takes the machine for itself."""
-        return "alone" if self.timed else "shared"
 
 
 def name_of(values: dict[str, Scalar]) -> str:
     """``axis=value,axis=value`` in the order given; floats by ``repr``. Raises ConfigError for what no path can hold."""
     parts = []
     for axis, value in values.items():
-        text = (
-            str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)
-        )
+        text = str(value).lower() if isinstance(value, bool) else str(value)  # str of a float is its repr
         if not _SAFE.fullmatch(text) or not _SAFE.fullmatch(axis):
             raise ConfigError(f"axis {axis}={text!r}: only letters, digits and _ . + - can stand in a run's name")
         parts.append(f"{axis}={text}")
@@ -72,6 +68,9 @@ def _rows_of_block(study: str, scale: Scale, base: dict[str, Any], block: Block)
                 config={**base, **block.base, **values},
                 threads=block.threads,
                 timed=block.timed,
+                gpus=block.gpus,
+                memory_mb=block.memory_mb,
+                minutes=block.minutes,
                 asynchronous=block.asynchronous,
                 keeps_versions=block.keeps_versions,
                 needs={name: (need.study, _needed(need)) for name, need in block.needs.items()},

@@ -1,0 +1,43 @@
+"""From summaries to figures, and at laptop scale a copy beside each script."""
+
+
+def figure_inputs(wildcards):
+    tables = [table for table in SUMMARY_TABLES if table.endswith(".csv")]
+    return expand(
+        "{results}/summaries/{study}/{table}",
+        results=RESULTS,
+        study=FIGURES[wildcards.figure]["summaries"],
+        table=tables,
+    )
+
+
+PUBLISHED_TABLES = sorted(str(path) for path in Path("configs/published").glob("*.csv"))
+
+
+rule figures:
+    input:
+        FIGURE_FILES,
+
+
+rule figure:
+    input:
+        summaries=figure_inputs,
+        published=PUBLISHED_TABLES,
+        script="paper_figures/{figure}.py",
+        style="paper_figures/paper.mplstyle",
+    output:
+        multiext(f"{RESULTS}/figures/{{figure}}", ".pdf", ".png"),
+    log:
+        f"{RESULTS}/logs/figures/{{figure}}.log",
+    params:
+        code=provenance.source_digest("thinwire_lab.analysis.plots"),
+        folder=f"{RESULTS}/figures",
+        summaries=f"{RESULTS}/summaries",
+    wildcard_constraints:
+        figure="|".join(re.escape(figure) for figure in DRAWN) or "none",
+    localrule: True
+    conda:
+        ENVIRONMENT
+    shell:
+        "{sys.executable} {input.script} --summaries {params.summaries} --published configs/published"
+        " --scale {SCALE} --out {params.folder} 2> {log:q}"

@@ -1,0 +1,41 @@
+"""Verdicts and the report."""
+
+ALL_TABLES = expand("{results}/summaries/{study}/{table}", results=RESULTS, study=STUDIES, table=SUMMARY_TABLES)
+
+
+rule judge:
+    input:
+        tables=ALL_TABLES,
+        claims="configs/claims.yaml",
+    output:
+        f"{RESULTS}/claims.csv",
+    log:
+        f"{RESULTS}/logs/judge.log",
+    params:
+        code=provenance.source_digest("thinwire_lab.analysis.claims"),
+        studies=[provenance.study_digest(study) for study in STUDIES],
+    localrule: True
+    conda:
+        ENVIRONMENT
+    shell:
+        "{LAB} judge --scale {SCALE} 2> {log:q}"
+
+
+rule report:
+    input:
+        tables=ALL_TABLES,
+        claims=f"{RESULTS}/claims.csv",
+        figures=FIGURE_FILES,
+        pages=expand("docs/{study}.md", study=STUDIES),
+        studies=expand("configs/studies/{study}.yaml", study=STUDIES),
+    output:
+        f"{RESULTS}/report.html",
+    log:
+        f"{RESULTS}/logs/report.log",
+    params:
+        code=provenance.source_digest("thinwire_lab.analysis.report"),
+    localrule: True
+    conda:
+        ENVIRONMENT
+    shell:
+        "{LAB} report --scale {SCALE} 2> {log:q}"
