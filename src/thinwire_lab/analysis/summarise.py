@@ -32,6 +32,12 @@ TOTALS = ("study", "cell", "measure", "scope", "unit", "n", "mean", "sd", "lower
 CURVES = ("study", "cell", "step", "scope", "metric", "unit", "n", "mean", "lower", "upper")
 TRACES = ("study", "cell", "seed", "scope", "metric", "steps", "trace")
 
+_TEXT = ("study", "cell", "scope", "metric", "measure", "unit", "trace")
+_WHOLE = ("seed", "step", "n", "steps")
+_REAL = ("value", "mean", "sd", "lower", "upper", "level")
+_EMPTY = {name: [""] for name in _REAL}
+_DTYPES = dict.fromkeys(_TEXT, "str") | dict.fromkeys(_WHOLE, "int64") | dict.fromkeys(_REAL, "float64")
+
 _Series = dict[tuple[str, str], list[tuple[int, float]]]
 """(metric, scope) -> (step, value), in the order of the steps."""
 
@@ -60,13 +66,7 @@ class RunFiles:
 
 def read_summary(path: Path) -> pd.DataFrame:
     """Read a summary table: text stays text, and every number is the double that was written."""
-    return pd.read_csv(
-        path,
-        float_precision="round_trip",
-        keep_default_na=False,
-        na_values={"sd": [""], "lower": [""], "upper": [""], "mean": [""], "value": [""]},
-        dtype=dict.fromkeys(("study", "cell", "scope", "metric", "measure", "unit", "trace"), str),
-    )
+    return pd.read_csv(path, float_precision="round_trip", keep_default_na=False, na_values=_EMPTY, dtype=_DTYPES)
 
 
 def _series(path: Path) -> _Series:
