@@ -37,7 +37,7 @@ class Row(Strict):
 
 
 def name_of(values: dict[str, Scalar]) -> str:
-    """``axis=value,axis=value`` in the order given; floats by ``repr``. Raises ConfigError for what no path can hold."""
+    """``axis=value,axis=value`` in the order given; floats by ``repr``. Raises ConfigError if no path can hold it."""
     parts = []
     for axis, value in values.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)  # str of a float is its repr

@@ -9,6 +9,7 @@ import ast
 import functools
 import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import subprocess
@@ -155,3 +156,20 @@ def machine() -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {"cpu": model, "cores": cores, "memory": memory, "load": list(os.getloadavg()), "system": platform.system()}
+
+
+def origin(records: Iterable[Path]) -> dict[str, Any]:
+    """What the runs behind a summary have in common, from their ``run.json``: digests, commits, libraries, machines.
+
+    More than one source digest means that the runs were made by different code.
+    """
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in records]
+    return {
+        "runs": len(runs),
+        "source_digests": sorted({run["source_digest"] for run in runs}),
+        "commits": sorted({run["commit"] for run in runs}),
+        "libraries": sorted({f"{name}=={version}" for run in runs for name, version in run["libraries"].items()}),
+        "machines": sorted({f"{run['machine']['cpu']}, {run['machine']['cores']} cores" for run in runs}),
+        "seconds": sum(run["seconds"] for run in runs),
+        "peak_memory_bytes": max(run["peak_memory_bytes"] for run in runs),
+    }

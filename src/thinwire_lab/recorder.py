@@ -5,6 +5,7 @@ group a study, tags from the grid; with wandb off nothing changes in any table.
 """
 
 import json
+import math
 import os
 import resource
 import sys
@@ -49,7 +50,7 @@ class Recorder:
         """Add a row. Raises KeyError for an undeclared metric and ValueError for a value that is not finite."""
         METRICS[metric]
         number = float(value)
-        if number != number or number in (float("inf"), float("-inf")):
+        if not math.isfinite(number):
             raise ValueError(f"{metric} at step {step} ({scope}) is {number}: only finite values can be recorded")
         self._rows.append((int(step), scope, metric, number))
         if self._run is not None:

@@ -1,7 +1,7 @@
 """One run, from its row to its files: threads, lock, watch over the caller, errors that say where to look.
 
-A run never leaves half a table. It writes to temporary names, ends itself when the Snakemake that started it is gone, and
-waits for a copy of itself that has not ended yet, so that a killed workflow can be started again at once.
+A run never leaves half a table. It writes to temporary names, ends itself when the Snakemake that started it is gone,
+and waits for a copy of itself that has not ended yet, so that a killed workflow can be started again at once.
 """
 
 import fcntl

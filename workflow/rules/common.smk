@@ -28,6 +28,7 @@ SUMMARY_TABLES = (
     "seeds.csv",
     "totals.csv",
     "curves.csv",
+    "traces.csv",
     "clock_seeds.csv",
     "clock_totals.csv",
     "clock_curves.csv",
