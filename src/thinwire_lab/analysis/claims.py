@@ -1,0 +1,125 @@
+"""Published claims and their verdicts.
+
+``configs/claims.yaml`` holds every claim with its rule and the cells that decide at each scale, fixed before the run.
+:func:`judge` looks up the cells' summaries, applies the rules, and writes ``claims.csv``. A verdict is about its scale:
+one found at laptop scale says nothing of the paper's models. A failing claim is a result, not an error.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import yaml
+from pydantic import Field, ValidationError, field_validator
+
+from thinwire_lab.analysis.evidence import EvidenceError, Summaries
+from thinwire_lab.analysis.rules import Finding, NotTested, Rule
+from thinwire_lab.config import ConfigError, Scale, Strict
+from thinwire_lab.tables import write_rows
+
+COLUMNS = (
+    *("id", "verdict", "study", "cell", "scale", "n", "unit", "estimate", "lower", "upper", "level", "rule", "reason"),
+)
+
+
+class Published(Strict):
+    """What the paper states."""
+
+    text: str = Field(description="in its own terms")
+    value: float | None = Field(default=None, description="the same as a number in the claim's unit, for figures")
+
+
+class Claim(Strict):
+    """A published statement with its rule of judgement."""
+
+    id: str
+    statement: str = Field(description="one sentence")
+    source: str = Field(description="where it is stated")
+    published: Published
+    study: str
+    unit: str = Field(description="share, ratio, ...; shares and relative differences are fractions")
+    measured: str = Field(description="what is measured, and over what its interval runs")
+    rule: Rule
+    cells: dict[Scale, dict[str, list[str]]] = Field(description="scale -> role in the rule -> deciding cells")
+
+    @field_validator("cells", mode="before")
+    @classmethod
+    def _lists(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        return {
+            scale: {role: [cells] if isinstance(cells, str) else cells for role, cells in roles.items()}
+            if isinstance(roles, dict)
+            else roles
+            for scale, roles in value.items()
+        }
+
+
+def load_claims(path: Path) -> list[Claim]:
+    """Read ``claims.yaml``. Raises ConfigError for a missing, malformed or doubled claim."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        claims = [Claim.model_validate(entry) for entry in content["claims"]]
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (yaml.YAMLError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: must hold a list `claims`: {error!r}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"{path}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None
+    names = [claim.id for claim in claims]
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"{path}: two claims are named {doubled[0]}")
+    return claims
+
+
+def _decide(claim: Claim, summaries: Path, scale: Scale, fresh: Callable[[str], bool]) -> Finding:
+    if isinstance(claim.rule, NotTested):
+        return Finding("not tested", claim.rule.reason)
+    cells = claim.cells.get(scale)
+    if cells is None:
+        return Finding("not tested", f"no cell decides this claim at {scale} scale")
+    planned = "; ".join(cell for group in cells.values() for cell in group)
+    try:
+        finding = claim.rule.decide(Summaries(summaries, claim.study), cells)
+    except EvidenceError as error:
+        return Finding("not tested", str(error), cell=planned)
+    if not fresh(claim.study):
+        return replace(finding, verdict="stale", reason=f"measured by older code; then: {finding.verdict}")
+    return finding
+
+
+def judge(
+    claims_yaml: Path, summaries: Path, scale: Scale, out: Path, fresh: Callable[[str], bool]
+) -> list[tuple[Claim, Finding]]:
+    """Judge every claim from ``summaries`` (one folder a study), write ``out`` and return the findings.
+
+    ``fresh`` says whether a study's summaries come from the present code. Columns of the CSV are ``COLUMNS``; fields
+    are empty where nothing was tested, and shares are fractions. Raises ConfigError for a bad ``claims_yaml``.
+    """
+    findings = [(claim, _decide(claim, summaries, scale, fresh)) for claim in load_claims(claims_yaml)]
+    rows = []
+    for claim, found in findings:
+        numbers = (found.estimate, found.lower, found.upper, found.level)
+        shown = ["" if number is None else number for number in numbers]
+        n = "" if found.n is None else found.n
+        text = claim.rule.text
+        rows.append(
+            (claim.id, found.verdict, claim.study, found.cell, scale, n, claim.unit, *shown, text, found.reason)
+        )
+    write_rows(out, COLUMNS, rows)
+    return findings
+
+
+def read_claims(path: Path) -> pd.DataFrame:
+    """Read ``claims.csv``: numbers as doubles, NaN where empty; all else text. Raises FileNotFoundError."""
+    numbers = dict.fromkeys(("n", "estimate", "lower", "upper", "level"), float)
+    text = {name: str for name in COLUMNS if name not in numbers}
+    return pd.read_csv(
+        path,
+        float_precision="round_trip",
+        keep_default_na=False,
+        na_values={name: [""] for name in numbers},
+        dtype={**text, **numbers},
+    )
