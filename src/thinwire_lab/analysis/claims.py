@@ -74,6 +74,12 @@ def load_claims(path: Path) -> list[Claim]:
     return claims
 
 
+def load_answers(path: Path) -> dict[str, str]:
+    """Study -> template of its one-sentence answer, from the same file (see :func:`.wording.answer`)."""
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return {str(study): " ".join(str(text).split()) for study, text in content.get("answers", {}).items()}
+
+
 def _decide(claim: Claim, summaries: Path, scale: Scale, fresh: Callable[[str], bool]) -> Finding:
     if isinstance(claim.rule, NotTested):
         return Finding("not tested", claim.rule.reason)

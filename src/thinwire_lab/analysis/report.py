@@ -1,0 +1,174 @@
+"""``report.html``: every study's question, answer, figures, verdicts, numbers and limits in one self-contained file.
+
+The page fetches nothing: figures are embedded, and it can be mailed, archived or opened without a network. It says only
+what the summaries and ``claims.csv`` say; limits come from the section "Limits" of each study's page in ``docs/``.
+"""
+
+import base64
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from thinwire_lab.analysis.claims import Claim, load_answers, load_claims, read_claims
+from thinwire_lab.analysis.page import PAGE
+from thinwire_lab.analysis.summarise import read_summary
+from thinwire_lab.analysis.wording import answer, found, number, records
+from thinwire_lab.config import ConfigError, load_study
+from thinwire_lab.tables import write_text
+
+_LEADS = {
+    "smoke": "A first look: every step of every study, tiny. Nothing here is evidence about the papers.",
+    "laptop": "Real pretrained weights and real text, on a small machine without a GPU. A verdict here is about this "
+    "scale; the papers' models are larger.",
+    "paper": "The papers' models and data sets.",
+}
+
+
+def _verdict_row(row: dict[str, Any], claim: Claim) -> dict[str, str]:
+    n = float(row["n"])
+    return {
+        **{name: str(row[name]) for name in ("id", "verdict", "study", "cell", "rule", "reason")},
+        "statement": claim.statement,
+        "published": claim.published.text,
+        "measured": claim.measured,
+        "found": found(row),
+        "n": "" if math.isnan(n) else f"{n:,.0f}",
+        "css": str(row["verdict"]).replace(" ", "-"),
+    }
+
+
+def _figures(name: str, folder: Path, configs: Path) -> list[dict[str, str]]:
+    figures = yaml.safe_load((configs / "figures.yaml").read_text(encoding="utf-8"))
+    shown = []
+    for figure, described in figures.items():
+        path = folder / "figures" / f"{figure}.png"
+        if described["summaries"][0] == name and path.exists():
+            png = base64.b64encode(path.read_bytes()).decode()
+            shown.append({"png": png, "caption": str(described["caption"]).strip()})
+    return shown
+
+
+def _cell_text(row: dict[str, Any]) -> str:
+    unit = str(row["unit"])
+    mean = number(float(row["mean"]), unit)
+    if math.isnan(float(row["lower"])) or row["lower"] == row["upper"]:
+        return mean
+    return f"{mean} [{number(float(row['lower']), unit)}, {number(float(row['upper']), unit)}]"
+
+
+def _tables(folder: Path) -> list[dict[str, Any]]:
+    """Totals as cells x measures, one table for each value of a first axis named ``part``."""
+    tables = [read_summary(folder / name) for name in ("totals.csv", "clock_totals.csv")]
+    totals = [row for table in tables for row in records(table)]
+    parts: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+    for row in totals:
+        part, _, rest = str(row["cell"]).partition(",")
+        title, cell = (part.removeprefix("part="), rest) if part.startswith("part=") else ("all cells", row["cell"])
+        scope = "" if row["scope"] == "all" else f" · {row['scope']}"
+        parts.setdefault(title, {}).setdefault(cell, {})[f"{row['measure']}{scope}"] = row
+    shown = []
+    for title, cells in parts.items():
+        columns = list(dict.fromkeys(name for measures in cells.values() for name in measures))
+        units = {name: row["unit"] for measures in cells.values() for name, row in measures.items()}
+        rows = [
+            {
+                "cell": cell or "all",
+                "n": max(int(row["n"]) for row in measures.values()),
+                "values": [_cell_text(measures[name]) if name in measures else "" for name in columns],
+            }
+            for cell, measures in cells.items()
+        ]
+        heads = [name if units[name] in ("", "share", "ratio") else f"{name} ({units[name]})" for name in columns]
+        shown.append({"title": title, "columns": heads, "rows": rows})
+    return shown
+
+
+def _limits(page: Path) -> Markup:
+    """The section "Limits" of a study's page, as HTML with raw HTML left out."""
+    if not page.exists():
+        return Markup("")
+    match = re.search(r"^## Limits\s*\n(.*?)(?=^## |\Z)", page.read_text(encoding="utf-8"), re.S | re.M)
+    renderer = MarkdownIt("commonmark", {"html": False}).enable("table")
+    # the renderer escapes all raw HTML, so its output is safe to embed
+    return Markup(renderer.render(match[1])) if match else Markup("")
+
+
+def _origin(path: Path) -> str:
+    if not path.exists():
+        return ""
+    source = json.loads(path.read_text(encoding="utf-8"))
+    runs, minutes = int(source["runs"]), float(source["seconds"]) / 60
+    machines = ", ".join(source["machines"])
+    commits = ", ".join(source["commits"])
+    return f"{runs} runs, {minutes:.1f} minutes of run time together, on {machines}; commit {commits}."
+
+
+def _study(name: str, folder: Path, verdicts: list[dict[str, str]], configs: Path, docs: Path) -> dict[str, Any]:
+    summaries = folder / "summaries" / name
+    return {
+        "name": name,
+        "title": name.replace("_", " ").capitalize(),
+        "question": load_study(name, configs).question,
+        "claims": [row for row in verdicts if row["study"] == name],
+        "figures": _figures(name, folder, configs),
+        "tables": _tables(summaries) if (summaries / "totals.csv").exists() else [],
+        "limits": _limits(docs / f"{name}.md"),
+        "origin": _origin(summaries / "source.json"),
+    }
+
+
+def _counts(verdicts: list[dict[str, str]]) -> str:
+    order = ("holds", "fails", "undecided", "not tested", "stale")
+    found_here = [row["verdict"] for row in verdicts]
+    return ", ".join(f"{found_here.count(verdict)} {verdict}" for verdict in order if verdict in found_here)
+
+
+def report(
+    folder: Path,
+    *,
+    studies: Sequence[str],
+    scale: str,
+    out: Path,
+    configs: Path = Path("configs"),
+    docs: Path = Path("docs"),
+) -> None:
+    """Write the report of ``folder`` (``claims.csv``, ``summaries/``, ``figures/``) to ``out``, whole or not at all.
+
+    Raises ConfigError where ``claims.csv`` and ``claims.yaml`` don't list the same claims, and FileNotFoundError without
+    a ``claims.csv``. A figure that was not drawn is left out.
+    """
+    claims = {claim.id: claim for claim in load_claims(configs / "claims.yaml")}
+    table = read_claims(folder / "claims.csv")
+    if list(table["id"]) != list(claims):
+        raise ConfigError(
+            f"{folder / 'claims.csv'}: lists other claims than claims.yaml; run `thinwire-lab judge` again"
+        )
+    verdicts = [_verdict_row(row, claims[row["id"]]) for row in records(table)]
+    answers = load_answers(configs / "claims.yaml")
+    sections = [
+        {**_study(name, folder, verdicts, configs, docs), "answer": answer(answers.get(name, ""), table)}
+        for name in studies
+    ]
+    page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True).from_string(PAGE)
+    html = page.render(scale=scale, lead=_LEADS[scale], counts=_counts(verdicts), claims=verdicts, studies=sections)
+    write_text(out, html)
+
+
+def readme_table(claims_csv: Path, configs: Path = Path("configs")) -> str:
+    """The verdicts as a Markdown table for README, ended by a line feed."""
+    claims = {claim.id: claim for claim in load_claims(configs / "claims.yaml")}
+    lines = ["| claim | published | found [95 %] | n | verdict |", "|---|---|---|---|---|"]
+    scale = ""
+    for row in records(read_claims(claims_csv)):
+        scale, claim, n = str(row["scale"]), claims[row["id"]], float(row["n"])
+        count = "" if math.isnan(n) else f"{n:,.0f}"
+        lines.append(f"| {claim.statement} | {claim.published.text} | {found(row)} | {count} | **{row['verdict']}** |")
+    return "\n".join([*lines, "", f"Scale: {scale}. Each verdict is about this scale.", ""])
