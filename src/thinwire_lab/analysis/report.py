@@ -142,7 +142,7 @@ def report(
 ) -> None:
     """Write the report of ``folder`` (``claims.csv``, ``summaries/``, ``figures/``) to ``out``, whole or not at all.
 
-    Raises ConfigError where ``claims.csv`` and ``claims.yaml`` don't list the same claims, and FileNotFoundError without
+    Raises ConfigError where ``claims.csv`` and ``claims.yaml`` list different claims, and FileNotFoundError without
     a ``claims.csv``. A figure that was not drawn is left out.
     """
     claims = {claim.id: claim for claim in load_claims(configs / "claims.yaml")}
