@@ -43,5 +43,9 @@ for study in STUDIES:
         name:
             study
         input:
-            expand("{folder}/{table}", folder=f"{RESULTS}/summaries/{study}", table=SUMMARY_TABLES),
+            expand(
+                "{folder}/{table}",
+                folder=f"{RESULTS}/summaries/{study}",
+                table=SUMMARY_TABLES,
+            ),
             [file for figure in figures_of(study) for file in figure_files(figure)],

@@ -8,7 +8,13 @@ ASSET_FILES = {
 
 rule assets:
     input:
-        sorted({ASSET_FILES[name] for study in STUDIES for name in load_study(study).assets_at(SCALE)}),
+        sorted(
+            {
+                ASSET_FILES[name]
+                for study in STUDIES
+                for name in load_study(study).assets_at(SCALE)
+            }
+        ),
 
 
 rule asset:
@@ -16,11 +22,11 @@ rule asset:
         "assets/{asset}/asset.json",
     log:
         "results/logs/assets/{asset}.log",
-    params:
-        code=provenance.source_digest("thinwire_lab.assets"),
     wildcard_constraints:
         asset="|".join(ASSET_FILES),
     conda:
         ENVIRONMENT
+    params:
+        code=provenance.source_digest("thinwire_lab.assets"),
     shell:
         "{LAB} assets {wildcards.asset} 2> {log:q}"

@@ -46,7 +46,11 @@ def figure_files(figure):
 
 def figures_of(study):
     """Figures drawn from the summaries of this study alone."""
-    return [name for name, figure in FIGURES.items() if figure["summaries"] == [study] and study in STUDIES]
+    return [
+        name
+        for name, figure in FIGURES.items()
+        if figure["summaries"] == [study] and study in STUDIES
+    ]
 
 
 def drawable(figure):
@@ -69,10 +73,16 @@ onstart:
     try:
         fcntl.flock(WORKFLOW_LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        sys.exit(f"thinwire: another workflow is at {RESULTS}; wait for it or end it")
+        sys.exit(
+            f"thinwire: another workflow is at {RESULTS}; wait for it or end it"
+        )
     if ROWS:
-        print(f"thinwire: scale {SCALE}: {progress.sentence(list(ROWS.values()), Path(RESULTS), workflow.cores or 1)}")
+        print(
+            f"thinwire: scale {SCALE}: {progress.sentence(list(ROWS.values()), Path(RESULTS), workflow.cores or 1)}"
+        )
 
 
 onerror:
-    print(f"thinwire: some runs failed; the lines above name each with its log. Finished runs are kept: call again to resume.")
+    print(
+        f"thinwire: some runs failed; the lines above name each with its log. Finished runs are kept: call again to resume."
+    )

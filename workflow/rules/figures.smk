@@ -29,15 +29,15 @@ rule figure:
         multiext(f"{RESULTS}/figures/{{figure}}", ".pdf", ".png"),
     log:
         f"{RESULTS}/logs/figures/{{figure}}.log",
-    params:
-        code=provenance.source_digest("thinwire_lab.analysis.plots"),
-        folder=f"{RESULTS}/figures",
-        summaries=f"{RESULTS}/summaries",
     wildcard_constraints:
         figure="|".join(re.escape(figure) for figure in DRAWN) or "none",
     localrule: True
     conda:
         ENVIRONMENT
+    params:
+        code=provenance.source_digest("thinwire_lab.analysis.plots"),
+        folder=f"{RESULTS}/figures",
+        summaries=f"{RESULTS}/summaries",
     shell:
         "{sys.executable} {input.script} --summaries {params.summaries} --published configs/published"
         " --scale {SCALE} --out {params.folder} 2> {log:q}"

@@ -1,6 +1,11 @@
 """Verdicts and the report."""
 
-ALL_TABLES = expand("{results}/summaries/{study}/{table}", results=RESULTS, study=STUDIES, table=SUMMARY_TABLES)
+ALL_TABLES = expand(
+    "{results}/summaries/{study}/{table}",
+    results=RESULTS,
+    study=STUDIES,
+    table=SUMMARY_TABLES,
+)
 
 
 rule judge:
@@ -11,12 +16,12 @@ rule judge:
         f"{RESULTS}/claims.csv",
     log:
         f"{RESULTS}/logs/judge.log",
-    params:
-        code=provenance.source_digest("thinwire_lab.analysis.claims"),
-        studies=[provenance.study_digest(study) for study in STUDIES],
     localrule: True
     conda:
         ENVIRONMENT
+    params:
+        code=provenance.source_digest("thinwire_lab.analysis.claims"),
+        studies=[provenance.study_digest(study) for study in STUDIES],
     shell:
         "{LAB} judge --scale {SCALE} 2> {log:q}"
 
@@ -32,10 +37,10 @@ rule report:
         f"{RESULTS}/report.html",
     log:
         f"{RESULTS}/logs/report.log",
-    params:
-        code=provenance.source_digest("thinwire_lab.analysis.report"),
     localrule: True
     conda:
         ENVIRONMENT
+    params:
+        code=provenance.source_digest("thinwire_lab.analysis.report"),
     shell:
         "{LAB} report --scale {SCALE} 2> {log:q}"

@@ -45,20 +45,23 @@ for study in STUDIES:
                 [directory(f"{RESULTS}/versions/{study}/{{run}}")] if keeps else [],
             log:
                 f"{RESULTS}/logs/{study}/{{run}}.log",
-            params:
-                study=study,
-                row=lambda wildcards, study=study: ROWS[study, wildcards.run].model_dump_json(exclude={"seconds"}),
-                code=provenance.study_digest(study),
             wildcard_constraints:
                 run="|".join(re.escape(name) for name in names),
-            threads: cores_of(study)
             priority: 10 if keeps else 0
+            conda:
+                ENVIRONMENT
+            threads: cores_of(study)
             resources:
                 mem_mb=field_of(study, "memory_mb"),
                 runtime=field_of(study, "minutes"),
                 gpu=field_of(study, "gpus"),
-            conda:
-                ENVIRONMENT
+            params:
+                study=study,
+                cores=workflow.cores or 1,
+                row=lambda wildcards, study=study: ROWS[
+                    study, wildcards.run
+                ].model_dump_json(exclude={"seconds"}),
+                code=provenance.study_digest(study),
             shell:
                 "{LAB} run {params.study} {wildcards.run:q} --scale {SCALE} --wandb {LAB_CONFIG.wandb}"
-                " --cores {threads} 2> {log:q}"
+                " --cores {params.cores} 2> {log:q}"
