@@ -83,9 +83,9 @@ def _from_frame(frame: pd.DataFrame, which: str) -> pd.DataFrame:
     if "seed" not in columns or "value" not in columns:
         raise ValueError(f"{which}: a frame needs the columns seed, segment and value, got {list(frame.columns)}")
     tidy = frame[columns] if "segment" in columns else frame[columns].assign(segment=0)
-    doubled = tidy[tidy.duplicated(["seed", "segment"])]
-    if len(doubled):
-        raise ValueError(f"{which}: seed {doubled.iloc[0]['seed']} stands twice with the same segment")
+    doubled = list(tidy.loc[tidy.duplicated(["seed", "segment"]), "seed"])
+    if doubled:
+        raise ValueError(f"{which}: seed {doubled[0]} stands twice with the same segment")
     return tidy.pivot_table(index="seed", columns="segment", values="value", dropna=False, sort=True)
 
 

@@ -53,8 +53,8 @@ details { margin: 1rem 0; } summary { cursor: pointer; font-size: .9rem; color: 
 <h1>Results at {{ scale }} scale</h1>
 <p>{{ lead }}</p>
 <p class="meta">{{ counts }}. Intervals are two-sided 95&nbsp;% t intervals unless a line says otherwise.
-<em>holds</em>: the whole interval meets the rule; <em>fails</em>: the whole interval misses it; <em>undecided</em>: it straddles the
-rule, or a single run gave none; <em>not tested</em> and <em>stale</em> say why.</p>
+<em>holds</em>: the whole interval meets the rule; <em>fails</em>: the whole interval misses it; <em>undecided</em>: it
+straddles the rule, or a single run gave none; <em>not tested</em> and <em>stale</em> say why.</p>
 <nav>{% for study in studies %}<a href="#{{ study.name }}">{{ study.title }}</a>{% endfor %}</nav>
 </header>
 
