@@ -35,6 +35,7 @@ rule:
         f"{RESULTS}/claims.csv",
         f"{RESULTS}/report.html",
         FIGURE_FILES,
+        PAPER_FIGURES,
 
 
 for study in STUDIES:

@@ -59,6 +59,12 @@ def drawable(figure):
 
 DRAWN = [figure for figure in FIGURES if drawable(figure)]
 FIGURE_FILES = [file for figure in DRAWN for file in figure_files(figure)]
+# the committed scale has a copy of each figure beside its script
+PAPER_FIGURES = (
+    [f"paper_figures/{Path(file).name}" for file in FIGURE_FILES]
+    if SCALE == "laptop"
+    else []
+)
 
 
 def all_records(wildcards):

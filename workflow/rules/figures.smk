@@ -17,6 +17,7 @@ PUBLISHED_TABLES = sorted(str(path) for path in Path("configs/published").glob("
 rule figures:
     input:
         FIGURE_FILES,
+        PAPER_FIGURES,
 
 
 rule figure:
@@ -41,3 +42,21 @@ rule figure:
     shell:
         "{sys.executable} {input.script} --summaries {params.summaries} --published configs/published"
         " --scale {SCALE} --out {params.folder} 2> {log:q}"
+
+
+if SCALE == "laptop":
+
+    rule paper_figure:
+        input:
+            f"{RESULTS}/figures/{{drawing}}",
+        output:
+            "paper_figures/{drawing}",
+        log:
+            f"{RESULTS}/logs/figures/copy_{{drawing}}.log",
+        wildcard_constraints:
+            drawing=r"[a-z0-9_]+\.(pdf|png)",
+        localrule: True
+        conda:
+            ENVIRONMENT
+        shell:
+            "cp {input:q} {output:q} 2> {log:q}"
