@@ -1,0 +1,194 @@
+"""The header of a frame: what it carries, tensor by tensor, and the stored size of each chunk of its payload."""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from thinwire.patch.bits import DTYPES, State, dtype_code, is_rotated
+from thinwire.patch.patch import FrameError
+from thinwire.patch.positions import MAX_LONG
+from thinwire.patch.streams import Row, stream_chunks
+from thinwire.patch.wire import MAX_DIMENSIONS, Packer, Unpacker
+
+CODINGS = ("published", "absolute", "relative", "dense")
+"""How one tensor's changes are coded; the place in this row is the code on the wire."""
+SPARSE = ("absolute", "relative")
+MAX_ELEMENTS = 1 << 60
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A line of a frame's table: name, dtype, shape (None where only the base knows it), coding, and elements
+    carried.
+    """
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...] | None
+    coding: str
+    changed: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """The fields of a header in the order of the wire.
+
+    ``total``: elements in the base. ``tensors``: changed tensors in name order. ``whole``: tensors carried whole in
+    name order. ``removed``: names. ``ties``: groups of names, the carried name first. ``long_sizes``: bytes of the
+    streams of long gaps and long differences. ``chunks``: stored bytes of each chunk.
+    """
+
+    total: int
+    tensors: tuple[TensorInfo, ...]
+    whole: tuple[TensorInfo, ...]
+    removed: tuple[str, ...]
+    ties: tuple[tuple[str, ...], ...]
+    long_sizes: tuple[int, int] = (0, 0)
+    chunks: tuple[int, ...] = ()
+
+    def stream_sizes(self) -> list[int]:
+        """Return the raw bytes of each sparse stream in order.
+
+        Gaps low, high, long; differences small, long; then the planes of new bits of the absolute tensors, for
+        elements of 1, 2, 4 and 8 bytes, least significant first.
+        """
+        sparse = sum(line.changed for line in self.tensors if line.coding in SPARSE)
+        relative = sum(line.changed for line in self.tensors if line.coding == "relative")
+        sizes = [sparse, sparse, self.long_sizes[0], relative, self.long_sizes[1]]
+        for width in (1, 2, 4, 8):
+            sizes += [sum(line.changed for line in absolute_lines(self.tensors, width))] * width
+        return sizes
+
+    def write(self) -> bytes:
+        """Return the header's bytes; raises ValueError for more dimensions or longer names than a frame carries."""
+        out = Packer()
+        out.number(self.total)
+        out.number(len(self.tensors))
+        for line in self.tensors:
+            out.text(line.name)
+            out.number(dtype_code(line.dtype, line.name))
+            out.number(CODINGS.index(line.coding))
+            out.number(line.changed)
+        out.number(len(self.whole))
+        for line in self.whole:
+            shape = line.shape or ()
+            if len(shape) > MAX_DIMENSIONS:
+                raise ValueError(
+                    f"tensor {line.name!r} has {len(shape)} dimensions, at most {MAX_DIMENSIONS} are carried"
+                )
+            out.text(line.name)
+            out.number(dtype_code(line.dtype, line.name))
+            out.number(len(shape))
+            for size in shape:
+                out.number(size)
+        out.texts(self.removed)
+        out.number(len(self.ties))
+        for group in self.ties:
+            out.texts(group)
+        for size in (*self.long_sizes, len(self.chunks), *self.chunks):
+            out.number(size)
+        return bytes(out.data)
+
+
+def absolute_lines(tensors: tuple[TensorInfo, ...], width: int) -> list[TensorInfo]:
+    """Return the absolute lines of ``tensors`` whose elements have ``width`` bytes."""
+    return [line for line in tensors if line.coding == "absolute" and line.dtype.itemsize == width]
+
+
+def row_of(line: TensorInfo) -> Row:
+    """Return the dense row in which a whole tensor is carried."""
+    return Row(line.changed, line.dtype.itemsize, is_rotated(line.dtype), line.coding != "raw")
+
+
+def _read_dtype(source: Unpacker) -> torch.dtype:
+    return DTYPES[source.number(len(DTYPES) - 1)]
+
+
+def _read_whole(source: Unpacker, coding: str) -> TensorInfo:
+    name, dtype = source.text(), _read_dtype(source)
+    shape = tuple(source.number(MAX_ELEMENTS) for _ in range(source.number(MAX_DIMENSIONS)))
+    elements = math.prod(shape)
+    if elements > MAX_ELEMENTS:
+        raise FrameError(f"tensor {name!r} declares {elements} elements")
+    return TensorInfo(name, dtype, shape, coding, elements)
+
+
+def read_header(data: bytes, encoding: str) -> Header:
+    """Return the header in ``data`` of a frame of ``encoding``; raises FrameError for anything that ``write`` would
+    not write.
+    """
+    source = Unpacker(data)
+    total = source.number(MAX_ELEMENTS)
+    tensors = tuple(
+        TensorInfo(
+            source.text(),
+            _read_dtype(source),
+            None,
+            CODINGS[source.number(len(CODINGS) - 1)],
+            source.number(MAX_ELEMENTS),
+        )
+        for _ in range(source.count())
+    )
+    whole_coding = "raw" if encoding == "raw" else "planes"
+    whole = tuple(_read_whole(source, whole_coding) for _ in range(source.count()))
+    removed = source.texts()
+    ties = tuple(source.texts() for _ in range(source.count()))
+    long_sizes = source.number(MAX_ELEMENTS), source.number(MAX_ELEMENTS)
+    chunks = tuple(source.number() for _ in range(source.count()))
+    source.end()
+    header = Header(total, tensors, whole, removed, ties, long_sizes, chunks)
+    _check_header(header, encoding)
+    return header
+
+
+def _check_header(header: Header, encoding: str) -> None:
+    for names in ([line.name for line in header.tensors], [line.name for line in header.whole], list(header.removed)):
+        if any(a >= b for a, b in pairwise(names)):
+            raise FrameError("the header's names are not in order, or one stands twice")
+    for line in header.tensors:
+        if (line.coding == "published") != (encoding == "published") or line.changed == 0:
+            raise FrameError(
+                f"tensor {line.name!r} is {line.coding} with {line.changed} changes in a frame that is {encoding}"
+            )
+    sparse = sum(line.changed for line in header.tensors if line.coding in SPARSE)
+    relative = sum(line.changed for line in header.tensors if line.coding == "relative")
+    if header.long_sizes[0] > MAX_LONG * sparse or header.long_sizes[1] > MAX_LONG * relative:
+        raise FrameError(f"the header declares long streams of {header.long_sizes} bytes for {sparse} changes")
+
+
+def check_fits(header: Header, base: State) -> None:
+    """Raise FrameError unless each changed tensor of ``header`` is in ``base`` with its dtype and as many elements."""
+    for line in header.tensors:
+        if line.name not in base:
+            raise FrameError(f"patched tensor {line.name!r} is not in the base")
+        tensor = base[line.name]
+        if tensor.dtype != line.dtype or tensor.numel() < line.changed:
+            raise FrameError(
+                f"tensor {line.name!r} has {tensor.numel()} elements of {tensor.dtype}, "
+                f"its patch {line.changed} of {line.dtype}"
+            )
+
+
+def split_payload(header: Header, payload: Any, dense: list[Row]) -> tuple[list[Any], list[Any]]:
+    """Return the stored chunks of the sparse streams and of the ``dense`` rows; raises FrameError where sizes don't
+    match.
+    """
+    raw = [size for stream in header.stream_sizes() for size in stream_chunks(stream)]
+    sparse = len(raw)
+    expected = sparse + sum(row.chunk_count() for row in dense)
+    if expected != len(header.chunks):
+        raise FrameError(f"the header lists {len(header.chunks)} chunks where its tensors need {expected}")
+    for row in dense:
+        raw.extend(row.chunk_sizes())
+    if any(stored > size or stored == 0 for stored, size in zip(header.chunks, raw, strict=True)):
+        raise FrameError("the header lists a chunk that is empty or larger than its plain bytes")
+    if sum(header.chunks) != len(payload):
+        raise FrameError(f"the chunks take {sum(header.chunks)} bytes, the payload has {len(payload)}")
+    pieces, at = [], 0
+    for stored in header.chunks:
+        pieces.append(payload[at : at + stored])
+        at += stored
+    return pieces[:sparse], pieces[sparse:]

@@ -1,0 +1,13 @@
+"""Compiled loops: numba kernels that release the GIL and are compiled once a machine."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from numba import njit
+
+Loop = TypeVar("Loop", bound=Callable[..., Any])
+
+
+def kernel(loop: Loop) -> Loop:
+    """Compile ``loop`` for each set of argument types that it meets; the machine code is kept beside its module."""
+    return cast(Loop, njit(nogil=True, cache=True)(loop))

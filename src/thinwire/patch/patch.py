@@ -1,0 +1,271 @@
+"""What changed between two versions, exactly: ``diff`` finds it, ``apply`` writes it.
+
+A patch holds, for each tensor that kept its dtype and shape, the positions whose bits differ and the bits that stand
+there afterwards (arXiv 2602.03839, algorithm 1: values, not arithmetic differences, so that no rounding ever
+happens). A tensor that was added, reshaped or re-typed is carried whole, a removed one by name; tensors that share
+memory are patched once and share memory afterwards. A patch names its base and its target by state digest: on another
+base it is refused.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from thinwire.patch.bits import Bits, State, bits_of, integer_view, same_memory, thread_count, tied_groups
+from thinwire.patch.compare import Positions, changed_positions
+from thinwire.patch.digest import DigestTree, digest_tree, state_digest
+from thinwire.patch.kernel import kernel
+
+
+class FrameError(ValueError):
+    """A frame or a patch is refused; the message says what is wrong and where. Nothing was written."""
+
+
+@dataclass(frozen=True, eq=False)
+class TensorPatch:
+    """The changes of one tensor: ``bits[i]`` stands at row-major ``positions[i]`` afterwards; positions ascend."""
+
+    name: str
+    positions: Positions
+    bits: Bits
+
+
+@dataclass(frozen=True, eq=False)
+class Patch:
+    """The way from one version to the next.
+
+    ``tensors``: changed tensors of unchanged dtype and shape, in name order, tied ones under their first name only.
+    ``whole``: added, reshaped or re-typed tensors by name. ``removed``: names that the target lacks. ``ties``: groups
+    of names that are one tensor in memory in the target, the name that carries its changes first. ``total``: elements
+    in the base, tied ones counted once.
+    """
+
+    base_digest: str
+    target_digest: str
+    total: int
+    tensors: tuple[TensorPatch, ...] = ()
+    whole: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
+    ties: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def changed(self) -> int:
+        """Number of elements that the patch carries."""
+        return sum(part.positions.size for part in self.tensors) + sum(t.numel() for t in self.whole.values())
+
+
+def distinct_elements(state: State) -> int:
+    """Return the number of elements of ``state``, tied tensors counted once."""
+    seen = {same_memory(tensor) or name: tensor.numel() for name, tensor in state.items()}
+    return sum(seen.values())
+
+
+def diff(
+    base: State,
+    target: State,
+    *,
+    threads: int | None = None,
+    base_tree: DigestTree | None = None,
+    target_tree: DigestTree | None = None,
+) -> Patch:
+    """Return the patch that turns ``base`` into ``target``, bit for bit.
+
+    ``threads``: None takes torch's count. ``base_tree`` and ``target_tree``: digests that the caller already holds
+    for these very bits; without them both versions are hashed. Raises TypeError for a dtype that no frame carries.
+    """
+    count = thread_count(threads)
+    base_tree = base_tree or digest_tree(base, threads=count)
+    target_tree = target_tree or digest_tree(target, threads=count)
+    ties = tuple(_leader_first(group, base, target) for group in tied_groups(target))
+    followers = {name for group in ties for name in group[1:]}
+    leaders = sorted(set(target) - followers)
+    pairs = {name: (bits_of(base[name]), bits_of(target[name])) for name in leaders if _alike(name, base, target)}
+    whole = {name: target[name].detach() for name in leaders if name not in pairs}
+    found = changed_positions(list(pairs.values()), count)
+    tensors = tuple(
+        TensorPatch(name, positions, pairs[name][1][positions])
+        for name, positions in zip(pairs, found, strict=True)
+        if positions.size
+    )
+    return Patch(
+        base_tree.root,
+        target_tree.root,
+        distinct_elements(base),
+        tensors,
+        whole,
+        tuple(sorted(set(base) - set(target))),
+        ties,
+    )
+
+
+def _alike(name: str, base: State, target: State) -> bool:
+    return name in base and base[name].dtype == target[name].dtype and base[name].shape == target[name].shape
+
+
+def _leader_first(group: tuple[str, ...], base: State, target: State) -> tuple[str, ...]:
+    leader = next((name for name in group if _alike(name, base, target)), group[0])
+    return (leader, *(name for name in group if name != leader))
+
+
+@kernel
+def _first_misplaced(positions: Any, size: int) -> int:
+    """Return the index of the first position that does not ascend or lies outside [0, size); -1 if there is none."""
+    before = -1
+    for i in range(positions.size):
+        if positions[i] <= before or positions[i] >= size:
+            return i
+        before = positions[i]
+    return -1
+
+
+@kernel
+def _put_row(row: Any, positions: Any, bits: Any) -> None:
+    for i in range(positions.size):
+        row[positions[i]] = bits[i]
+
+
+def check_patch(base: State, patch: Patch) -> None:
+    """Raise FrameError unless every part of ``patch`` fits ``base``: names, widths, positions, ties."""
+    names = [part.name for part in patch.tensors]
+    for part in patch.tensors:
+        if part.name not in base or part.name in patch.whole or part.name in patch.removed:
+            raise FrameError(
+                f"patched tensor {part.name!r} is missing from the base, or carried whole or removed as well"
+            )
+        tensor = base[part.name]
+        if part.bits.dtype.itemsize != tensor.element_size() or part.bits.dtype.kind != "u":
+            raise FrameError(f"tensor {part.name!r} holds {tensor.dtype}, its patch brings {part.bits.dtype}")
+        if part.positions.shape != part.bits.shape or part.positions.ndim != 1 or part.positions.dtype != np.int64:
+            raise FrameError(f"tensor {part.name!r}: {part.positions.size} positions for {part.bits.size} values")
+        misplaced = _first_misplaced(part.positions, tensor.numel())
+        if misplaced >= 0:
+            raise FrameError(
+                f"tensor {part.name!r}: position {part.positions[misplaced]} does not ascend "
+                f"within {tensor.numel()} elements"
+            )
+    if names != sorted(set(names)):
+        raise FrameError("the patched tensors are not in name order, or one is named twice")
+    missing = [name for name in patch.removed if name not in base]
+    if missing or set(patch.removed) & set(patch.whole):
+        raise FrameError(f"removed tensors {missing or list(patch.removed)} are not in the base, or are carried whole")
+    _check_ties(base, patch)
+
+
+def _check_ties(base: State, patch: Patch) -> None:
+    seen: set[str] = set()
+    carried = {part.name for part in patch.tensors} | set(patch.whole)
+    for group in patch.ties:
+        leader = group[0] if group else ""
+        if len(set(group)) < 2 or len(set(group)) < len(group) or seen & set(group):
+            raise FrameError(f"tied group {group} repeats a name or has fewer than two")
+        if leader in patch.removed or (leader not in base and leader not in patch.whole):
+            raise FrameError(f"tied tensor {leader!r} is neither in the base nor carried whole")
+        if carried & set(group[1:]) or set(patch.removed) & set(group):
+            raise FrameError(f"tied group {group} is carried under a second name or holds a removed one")
+        seen |= set(group)
+
+
+def _check_memory(base: State, patch: Patch, cloned: set[str]) -> None:
+    """Raise FrameError where a write in place would also reach another tensor or could not be told from another
+    element.
+    """
+    spans = []
+    followers = {name for group in patch.ties for name in group[1:]}
+    written = {part.name for part in patch.tensors} - cloned
+    for name, tensor in base.items():
+        if name in written and tensor.device.type != "cpu":
+            raise FrameError(f"tensor {name!r} lies on {tensor.device}; only CPU tensors are patched in place")
+        if name in written and any(
+            size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+        ):
+            raise FrameError(f"tensor {name!r} is an expanded view, whose elements share memory: apply into a copy")
+        if tensor.device.type == "cpu" and tensor.numel() and not {name} & (followers | cloned | set(patch.removed)):
+            last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+            spans.append((tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size(), name))
+    spans.sort()
+    reach, holder = 0, ""
+    for start, stop, name in spans:
+        if start < reach and {name, holder} & written:
+            raise FrameError(f"tensors {holder!r} and {name!r} overlap in memory: apply into a copy")
+        if stop > reach:
+            reach, holder = stop, name
+
+
+def _untied(base: State, patch: Patch) -> set[str]:
+    """Return the names that share memory with an earlier name in ``base`` but not in the target."""
+    followers = {name for group in patch.ties for name in group[1:]}
+    gone = followers | set(patch.removed) | set(patch.whole)
+    return {name for group in tied_groups({n: t for n, t in base.items() if n not in gone}) for name in group[1:]}
+
+
+def apply(base: State, patch: Patch, *, in_place: bool = False, base_digest: str | None = None) -> State:
+    """Return the target of ``patch``: a copy, or ``base`` itself with ``in_place``.
+
+    In place, tensors that keep dtype and shape are written where they lie; entries for added, removed, reshaped, re-
+    typed and newly tied or untied tensors are set in the dict. ``base_digest`` is the state digest of ``base`` where
+    the caller holds it (verified); without it the base is hashed. Raises FrameError, before anything is written, for
+    another base than the patch's, for parts that don't fit it and for memory that can't be patched in place; an
+    interruption is undone.
+    """
+    held = base_digest or state_digest(base)
+    if held != patch.base_digest:
+        raise FrameError(
+            f"the base has state digest {held[:16]}…, the patch needs {patch.base_digest[:16]}…: wrong base"
+        )
+    check_patch(base, patch)
+    cloned = _untied(base, patch)
+    if in_place:
+        _check_memory(base, patch, cloned)
+    followers = {name for group in patch.ties for name in group[1:]}
+    kept = [name for name in base if name not in patch.removed and name not in patch.whole and name not in followers]
+    result = {
+        name: base[name].detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name in kept
+        if not in_place or name in cloned
+    }
+    result.update({name: base[name] for name in kept if name not in result})
+    result.update({name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in patch.whole.items()})
+    _write(result, patch)
+    for leader, *rest in patch.ties:
+        for name in rest:
+            tied = in_place and name in base and same_memory(base[name]) == same_memory(result[leader])
+            result[name] = base[name] if tied else result[leader]
+    order = [name for name in base if name in result] + sorted(set(result) - set(base))
+    if not in_place:
+        return {name: result[name] for name in order}
+    for name in set(base) - set(result):
+        del base[name]
+    base.update({name: result[name] for name in order})
+    return base
+
+
+def _write(state: State, patch: Patch) -> None:
+    """Write the patched elements of ``state``; when anything stops it half way, put the old bits back and raise."""
+    undo: list[tuple[TensorPatch, Bits]] = []
+    try:
+        for part in patch.tensors:
+            undo.append((part, _take(state[part.name], part.positions)))
+            _put(state[part.name], part.positions, part.bits)
+    except BaseException:
+        for part, old in reversed(undo):
+            _put(state[part.name], part.positions, old)
+        raise
+
+
+def _take(tensor: torch.Tensor, positions: Positions) -> Bits:
+    if tensor.is_contiguous():
+        return bits_of(tensor)[positions]
+    view = integer_view(tensor)
+    taken: Bits = view[np.unravel_index(positions, view.shape)]
+    return taken
+
+
+def _put(tensor: torch.Tensor, positions: Positions, bits: Bits) -> None:
+    if tensor.is_contiguous():
+        _put_row(bits_of(tensor), positions, bits)
+    else:
+        view = integer_view(tensor)
+        view[np.unravel_index(positions, view.shape)] = bits

@@ -1,0 +1,121 @@
+"""Byte streams in chunks: compressed and restored on several threads, each chunk of a size that both ends know
+beforehand.
+
+Sparse streams (gaps, differences) are cut every CHUNK bytes. Dense rows are cut every CHUNK elements into blocks, and
+a block into one chunk for each byte plane: the exponents of neighbouring weights are alike, the low mantissa bits are
+noise, and apart they cost less than mixed. A chunk that zstd can't shrink is stored as it is.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zstandard
+
+from thinwire.patch.bits import Bits, bytes_of, each
+from thinwire.patch.patch import FrameError
+from thinwire.patch.positions import Bytes
+from thinwire.patch.values import cut_planes, lay_planes
+from thinwire.patch.wire import inflate
+
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Row:
+    """A dense row of ``size`` elements of ``width`` bytes; ``rotated`` says how its planes are cut (see
+    ``cut_planes``).
+    """
+
+    size: int
+    width: int
+    rotated: bool
+    planes: bool = True
+
+    def starts(self) -> range:
+        """Return the first element of each block."""
+        return range(0, self.size, CHUNK)
+
+    def chunk_count(self) -> int:
+        """Return the number of chunks."""
+        return len(self.starts()) * (self.width if self.planes else 1)
+
+    def chunk_sizes(self) -> Iterator[int]:
+        """Yield the raw size in bytes of each chunk in order."""
+        for start in self.starts():
+            elements = min(CHUNK, self.size - start)
+            yield from [elements] * self.width if self.planes else [elements * self.width]
+
+
+def stream_chunks(size: int) -> list[int]:
+    """Return the raw sizes in bytes of the chunks of a stream of ``size`` bytes."""
+    return [min(CHUNK, size - start) for start in range(0, size, CHUNK)]
+
+
+def _pack(data: memoryview, level: int) -> Any:
+    stored = zstandard.ZstdCompressor(level=level).compress(data)
+    return stored if len(stored) < len(data) else data
+
+
+def _unpack(stored: Any, size: int) -> Bytes:
+    data = stored if len(stored) == size else inflate(stored, size, size, "chunk")
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def pack_streams(streams: list[Bytes], level: int, threads: int) -> list[Any]:
+    """Return the stored chunks of ``streams`` in order."""
+    pieces = [stream[start : start + CHUNK] for stream in streams for start in range(0, stream.size, CHUNK)]
+    return each(lambda piece: _pack(bytes_of(piece), level), pieces, threads)
+
+
+def unpack_streams(chunks: list[Any], sizes: list[int], threads: int) -> list[Bytes]:
+    """Return the streams of ``sizes`` bytes whose chunks are given in order; raises FrameError for a harmed chunk."""
+    raw = [size for stream in sizes for size in stream_chunks(stream)]
+    plain = iter(each(lambda pair: _unpack(*pair), list(zip(chunks, raw, strict=True)), threads))
+    streams = []
+    for size in sizes:
+        parts = [next(plain) for _ in stream_chunks(size)]
+        streams.append(np.concatenate(parts) if parts else np.empty(0, dtype=np.uint8))
+    return streams
+
+
+def pack_rows(rows: list[tuple[Row, Callable[[int, int], Bits]]], level: int, threads: int) -> list[Any]:
+    """Return the stored chunks of ``rows``; each comes with a function that returns its elements from start to stop."""
+
+    def pack_block(job: tuple[Row, Callable[[int, int], Bits], int]) -> list[Any]:
+        row, elements, start = job
+        bits = elements(start, min(row.size, start + CHUNK))
+        if not row.planes:
+            return [bytes_of(bits)]
+        return [_pack(bytes_of(plane), level) for plane in cut_planes(bits, row.rotated)]
+
+    jobs = [(row, elements, start) for row, elements in rows for start in row.starts()]
+    return [chunk for chunks in each(pack_block, jobs, threads) for chunk in chunks]
+
+
+def unpack_rows(chunks: list[Any], rows: list[tuple[Row, Callable[[int, Bits], Any]]], threads: int) -> list[list[Any]]:
+    """Restore each block of ``rows`` and pass its start and elements on; return what was returned, by row and block.
+
+    Raises FrameError for a harmed chunk.
+    """
+
+    def unpack_block(job: tuple[Row, Callable[[int, Bits], Any], int, list[Any]]) -> Any:
+        row, take, start, stored = job
+        elements = min(CHUNK, row.size - start)
+        if not row.planes:
+            if len(stored[0]) != elements * row.width:
+                raise FrameError(f"a raw block has {len(stored[0])} bytes for {elements} elements of {row.width}")
+            return take(start, np.frombuffer(stored[0], dtype=f"<u{row.width}"))
+        bits = np.empty(elements, dtype=f"<u{row.width}")
+        lay_planes([_unpack(chunk, elements) for chunk in stored], row.rotated, bits)
+        return take(start, bits)
+
+    jobs, at = [], 0
+    for row, take in rows:
+        for start in row.starts():
+            step = row.width if row.planes else 1
+            jobs.append((row, take, start, chunks[at : at + step]))
+            at += step
+    done = iter(each(unpack_block, jobs, threads))
+    return [[next(done) for _ in row.starts()] for row, _ in rows]
