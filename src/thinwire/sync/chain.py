@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
-from .store import MissingError, Store, SyncError, check_name
+from thinwire.sync.store import MissingError, Store, SyncError, check_name
 
 FORMAT = 1
 MAX_MANIFEST_BYTES = 1 << 14
@@ -34,10 +34,10 @@ class Manifest:
     """All that a reader must know of a version before it reads a frame.
 
     ``version`` and ``base_version`` (a patch's base, None for an anchor) count from 0. ``frame`` is the object's
-    name, ``frame_bytes`` its size and ``frame_checksum`` its BLAKE3. ``full_bytes`` is the size of all tensors
-    without any coding, ``changed`` and ``total`` count elements (an anchor counts all as changed). ``digest`` and
-    ``base_digest`` are state digests. The ``anchor_*`` fields tell of the anchor that stands beside a patch, and are
-    empty where there is none.
+    name, ``frame_bytes`` its size and ``frame_checksum`` the BLAKE3 that it ends with. ``full_bytes`` is the size of
+    all tensors without any coding, ``changed`` and ``total`` count elements (an anchor counts all as changed).
+    ``digest`` and ``base_digest`` are state digests. The ``anchor_*`` fields tell of the anchor that stands beside a
+    patch, and are empty where there is none.
     """
 
     run_id: str
@@ -67,8 +67,8 @@ class Manifest:
             ("changed", self.total),
         ):
             _need(name, 0 <= getattr(self, name) <= largest)
-        _need("run_id", bool(_LABEL.fullmatch(self.run_id)))
-        _need("encoding", bool(_LABEL.fullmatch(self.encoding)))
+        _need("run_id", is_label(self.run_id))
+        _need("encoding", is_label(self.encoding))
         _need("digest", _is_digest(self.digest))
         _need("frame_checksum", _is_digest(self.frame_checksum))
         _need("frame", _frame_version(self.frame) == self.version)
@@ -122,6 +122,11 @@ def _need(field: str, holds: bool) -> None:
         raise ValueError(f"its field {field!r} is out of bounds or contradicts the others")
 
 
+def is_label(text: str) -> bool:
+    """Whether ``text`` can be a run id: 1 to 100 of ``A-Z a-z 0-9 . _ + : -``, a letter or digit first."""
+    return bool(_LABEL.fullmatch(text))
+
+
 def _is_digest(text: str | None) -> bool:
     return text is not None and bool(_DIGEST.fullmatch(text))
 
@@ -153,6 +158,11 @@ def frame_name(version: int, kind: str, checksum: str) -> str:
     It holds the frame's own checksum, so that a second writer of the same version can't replace a committed frame.
     """
     return f"frames/{version:010d}-{kind}-{checksum[:16]}"
+
+
+def frame_checksum(frame: bytes) -> str:
+    """Return the BLAKE3 that a frame ends with, as 64 hexadecimal digits; whether it is right, decoding tells."""
+    return frame[-32:].hex()
 
 
 def committed_versions(store: Store) -> list[int]:
