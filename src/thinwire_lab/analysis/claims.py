@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from thinwire_lab.analysis.evidence import EvidenceError, Summaries
 from thinwire_lab.analysis.rules import Finding, NotTested, Rule
+from thinwire_lab.analysis.summarise import read_table
 from thinwire_lab.config import ConfigError, Scale, Strict
 from thinwire_lab.tables import write_rows
 
@@ -120,12 +121,4 @@ def judge(
 
 def read_claims(path: Path) -> pd.DataFrame:
     """Read ``claims.csv``: numbers as doubles, NaN where empty; all else text. Raises FileNotFoundError."""
-    numbers = dict.fromkeys(("n", "estimate", "lower", "upper", "level"), float)
-    text = {name: str for name in COLUMNS if name not in numbers}
-    return pd.read_csv(
-        path,
-        float_precision="round_trip",
-        keep_default_na=False,
-        na_values={name: [""] for name in numbers},
-        dtype={**text, **numbers},
-    )
+    return read_table(path, real=("n", "estimate", "lower", "upper", "level"))

@@ -32,11 +32,8 @@ TOTALS = ("study", "cell", "measure", "scope", "unit", "n", "mean", "sd", "lower
 CURVES = ("study", "cell", "step", "scope", "metric", "unit", "n", "mean", "lower", "upper")
 TRACES = ("study", "cell", "seed", "scope", "metric", "steps", "trace")
 
-_TEXT = ("study", "cell", "scope", "metric", "measure", "unit", "trace")
 _WHOLE = ("seed", "step", "n", "steps")
 _REAL = ("value", "mean", "sd", "lower", "upper", "level")
-_EMPTY = {name: [""] for name in _REAL}
-_DTYPES = dict.fromkeys(_TEXT, "str") | dict.fromkeys(_WHOLE, "int64") | dict.fromkeys(_REAL, "float64")
 
 _Series = dict[tuple[str, str], list[tuple[int, float]]]
 """(metric, scope) -> (step, value), in the order of the steps."""
@@ -64,9 +61,23 @@ class RunFiles:
     record: Path
 
 
+def read_table(path: Path, whole: Sequence[str] = (), real: Sequence[str] = ()) -> pd.DataFrame:
+    """Read a table: ``whole`` columns as int64, ``real`` ones as float64 (NaN where empty), all others as text.
+
+    Numbers are the doubles that ``repr`` wrote, whatever pandas' own parser would make of them.
+    """
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    for name in table.columns:
+        if name in whole:
+            table[name] = pd.Series([int(text) for text in table[name]], dtype="int64")
+        elif name in real:
+            table[name] = pd.Series([float(text) if text else math.nan for text in table[name]], dtype="float64")
+    return table
+
+
 def read_summary(path: Path) -> pd.DataFrame:
-    """Read a summary table: text stays text, and every number is the double that was written."""
-    return pd.read_csv(path, float_precision="round_trip", keep_default_na=False, na_values=_EMPTY, dtype=_DTYPES)
+    """Read a summary table; ``sd``, ``lower`` and ``upper`` are NaN where a single seed gave none."""
+    return read_table(path, _WHOLE, _REAL)
 
 
 def _series(path: Path) -> _Series:
