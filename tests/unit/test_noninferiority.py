@@ -5,6 +5,8 @@ The exact values are on the scale of differences, so the margin is e^x - 1 and t
 
 import itertools
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -265,3 +267,12 @@ def test_no_number_of_seeds_rescues_a_difference_beyond_the_margin():
         seeds_needed(0.001, true_difference=0.01)
     with pytest.raises(ValueError, match="two pairs"):
         power(1, 0.01)
+
+
+def test_the_worked_example_of_the_docs_is_true():
+    text = (Path(__file__).parents[2] / "docs" / "noninferiority.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^seeds_needed\((.*?)\)\s+# (\d+) pairs", text, re.M)
+    assert len(lines) == 3
+    for written, pairs in lines:
+        sd, _, rest = written.partition(", true_difference=")
+        assert seeds_needed(float(sd), true_difference=float(rest or 0)) == int(pairs)
