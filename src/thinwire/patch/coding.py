@@ -12,6 +12,7 @@ from thinwire.patch.positions import Bytes, join_positions, split_positions
 from thinwire.patch.values import cut_planes, join_differences, lay_planes, split_differences
 
 _SAMPLE = 1 << 14
+_GLANCE = 1 << 8
 _NOTHING = np.empty(0, dtype=np.uint8)
 
 
@@ -23,22 +24,29 @@ def _entropy(symbols: Bytes) -> float:
 
 
 def choose_coding(part: TensorPatch, old: Bits, size: int) -> str:
-    """Return "relative" or "dense" for ``part`` of a tensor of ``size`` elements, ``old`` being its bits before the
-    change.
+    """Return "relative", "absolute" or "dense" for ``part`` of a tensor of ``size`` elements, ``old`` being its bits before.
 
-    Both costs are entropies of the bytes that would be written, of a prefix of at most 16384 changes: deterministic
-    and cheap.
+    Few changes that move little are relative without more ado. Otherwise the costs are entropies of the bytes that would be
+    written for the first 16384 changes at most: deterministic, and cheap beside the coding itself.
     """
-    changed = min(_SAMPLE, part.positions.size)
-    if 8 * part.positions.size < size:
+    sparse = 8 * part.positions.size < size
+    first = slice(0, _GLANCE if sparse else _SAMPLE)
+    positions, old, fresh = part.positions[first], old[first], part.bits[first]
+    small, long = split_differences(old, fresh)
+    if sparse and 4 * long.size < small.size:
         return "relative"
-    small, long = split_differences(old[:changed], part.bits[:changed])
-    low, high, far = split_positions(part.positions[:changed])
-    sparse = changed * (_entropy(small) + _entropy(low) + _entropy(high)) + 8 * (long.size + far.size)
-    span = int(part.positions[changed - 1]) + 1
-    row = np.zeros(span, dtype=old.dtype)
-    row[part.positions[:changed]] = old[:changed] ^ part.bits[:changed]
-    return "dense" if span * sum(_entropy(plane) for plane in cut_planes(row, False)) < sparse else "relative"
+    low, high, far = split_positions(positions)
+    gaps = positions.size * (_entropy(low) + _entropy(high)) + 8 * far.size
+    costs = {
+        "relative": gaps + small.size * _entropy(small) + 8 * long.size,
+        "absolute": gaps + positions.size * sum(_entropy(plane) for plane in cut_planes(fresh, False)),
+    }
+    if not sparse:
+        span = int(positions[-1]) + 1
+        row = np.zeros(span, dtype=old.dtype)
+        row[positions] = old ^ fresh
+        costs["dense"] = span * sum(_entropy(plane) for plane in cut_planes(row, False))
+    return min(costs, key=lambda coding: costs[coding])
 
 
 @dataclass

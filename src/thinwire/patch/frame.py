@@ -122,7 +122,8 @@ def encode(patch: Patch, base: State, encoding: str = "auto", *, threads: int | 
         chunks=tuple(len(chunk) for chunk in payload),
     )
     if encoding == "auto":
-        encoding = "dense" if table and len(dense) == len(table) else "relative"
+        used = {line.coding for line in table}
+        encoding = used.pop() if len(used) == 1 else "relative"
     return seal("patch", encoding, digests, header.write(), payload, level)
 
 
