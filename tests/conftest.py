@@ -9,8 +9,8 @@ os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "agg")
 
-import torch
-from hypothesis import settings
+import torch  # noqa: E402 - after the environment is set
+from hypothesis import settings  # noqa: E402
 
 torch.set_num_threads(1)
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
