@@ -1,4 +1,4 @@
-"""The exactness contract of docs/FORMAT.md on every encoding: bits, shapes, sizes of change, memory layouts, threads."""
+"""The exactness contract of docs/FORMAT.md on every encoding: bits, shapes, densities, memory layouts, threads."""
 
 import numpy as np
 import pytest

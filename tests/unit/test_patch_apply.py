@@ -34,10 +34,9 @@ def moved(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
     assert list(a) == list(b)
-    for name in a:
-        assert a[name].dtype == b[name].dtype, name
-        assert a[name].shape == b[name].shape, name
-        np.testing.assert_array_equal(bits_of(a[name]), bits_of(b[name]), err_msg=name)
+    for name, tensor in a.items():
+        assert (tensor.dtype, tensor.shape) == (b[name].dtype, b[name].shape), name
+        np.testing.assert_array_equal(bits_of(tensor), bits_of(b[name]), err_msg=name)
 
 
 def test_a_version_against_itself_is_an_empty_patch():

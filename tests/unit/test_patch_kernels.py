@@ -119,5 +119,12 @@ def test_bits_of_views_come_in_row_major_order():
 
 def test_tied_groups_are_those_of_one_tensor_in_memory():
     weight = torch.ones(2, 3)
-    state = {"b": weight, "a": weight.view(2, 3), "t": weight.T, "c": weight.clone(), "e": torch.empty(0), "f": torch.empty(0)}
+    state = {
+        "b": weight,
+        "a": weight.view(2, 3),
+        "t": weight.T,
+        "c": weight.clone(),
+        "e": torch.empty(0),
+        "f": torch.empty(0),
+    }
     assert tied_groups(state) == (("a", "b"),)
