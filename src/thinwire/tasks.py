@@ -13,8 +13,10 @@ need computing once. The answer is what stands before the next newline. A mix of
 single digits are learned soon, two-digit sums and products are not.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import torch
 
@@ -28,6 +30,21 @@ class Question:
     kind: str
     prompt: str
     answer: str
+
+
+class Task(Protocol):
+    """What a policy is trained on: a common prefix of all prompts, where answers stop, and what they earn."""
+
+    prefix: str
+    stops: tuple[str, ...]
+
+    def draw(self, count: int, generator: torch.Generator) -> list[Question]:
+        """Draw ``count`` questions."""
+        ...
+
+    def reward(self, completion: str, question: Question) -> float:
+        """Return what the answer ``completion`` earns, from 0 to 1."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -85,6 +102,57 @@ class Arithmetic:
         """Draw ``count`` questions, kinds by their shares, operands uniformly."""
         kinds = torch.multinomial(self.weights, count, replacement=True, generator=generator).tolist()
         return [KINDS[self.names[k]].draw(self.names[k], generator) for k in kinds]
+
+    def reward(self, completion: str, question: Question) -> float:
+        """Return 1.0 for the right number, else 0.0 (see ``verify``)."""
+        return verify(completion, question.answer)
+
+
+class Written:
+    """Questions of a written data set (MATH, GSM8K), asked as they stand, answered at length.
+
+    ``final`` says where the answer is in a completion: in the last ``\\boxed{}``, or the last number. Raises
+    ValueError when there is no question.
+    """
+
+    prefix = ""
+    stops: tuple[str, ...] = ()
+
+    def __init__(self, questions: Sequence[Question], *, final: Literal["boxed", "number"]) -> None:
+        """Keep the questions to draw from."""
+        if not questions:
+            raise ValueError("a written task needs at least one question")
+        self.questions = questions
+        self._final = {"boxed": last_boxed, "number": last_number}[final]
+
+    def draw(self, count: int, generator: torch.Generator) -> list[Question]:
+        """Draw ``count`` questions uniformly, with replacement."""
+        return [self.questions[i] for i in torch.randint(len(self.questions), (count,), generator=generator).tolist()]
+
+    def reward(self, completion: str, question: Question) -> float:
+        """Return 1.0 when the final answer equals the question's, spaces aside, else 0.0."""
+        found = self._final(completion)
+        return float(found is not None and found.replace(" ", "") == question.answer.replace(" ", ""))
+
+
+def last_boxed(text: str) -> str | None:
+    """Return what stands in the last ``\\boxed{...}`` of ``text``, inner braces matched; None if there is none."""
+    start = text.rfind("\\boxed{")
+    if start < 0:
+        return None
+    start += len("\\boxed{")
+    depth = 1
+    for end in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[end], 0)
+        if depth == 0:
+            return text[start:end].strip()
+    return None
+
+
+def last_number(text: str) -> str | None:
+    """Return the last number of ``text`` without thousands separators; None if there is none."""
+    numbers = re.findall(r"-?\d[\d,]*(?:\.\d+)?", text)
+    return numbers[-1].replace(",", "") if numbers else None
 
 
 def verify(completion: str, answer: str) -> float:

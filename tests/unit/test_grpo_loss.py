@@ -120,3 +120,11 @@ def test_gradients_are_clipped_to_norm_one() -> None:
     assert report.grad_norm > 1e-3
     norm = math.sqrt(sum(float(p.grad.square().sum()) for p in trained.weights.stored.values() if p.grad is not None))
     assert norm == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_passes_over_parts_of_the_batch_add_up() -> None:
+    whole, parts = trainer("fp32_master"), trainer("fp32_master", samples_at_once=5)
+    batch = answers(whole, 0)
+    assert whole.backward(batch)[0] == pytest.approx(parts.backward(batch)[0], abs=1e-6)
+    for name, parameter in whole.weights.stored.items():
+        torch.testing.assert_close(parameter.grad, parts.weights.stored[name].grad, atol=1e-6, rtol=1e-4)

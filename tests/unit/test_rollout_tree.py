@@ -163,3 +163,11 @@ def test_a_prompt_that_another_samples_answer_runs_into_is_no_trap() -> None:
 def test_an_empty_prompt_is_refused() -> None:
     with pytest.raises(ValueError, match="empty prompt"):
         sample(model(), [[]], group=1, stop=frozenset(), sampling=Sampling(), generator=torch.Generator())
+
+
+def test_prompts_in_several_trees_get_the_same_answers() -> None:
+    policy = model()
+    together, apart = draw(policy, 5), draw(policy, 5, prompts_at_once=3)
+    assert torch.equal(together[0], apart[0])
+    assert torch.equal(together[1], apart[1])
+    torch.testing.assert_close(together[2], apart[2], atol=2e-5, rtol=1e-5)

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from thinwire.tasks import KINDS, Arithmetic, verify
+from thinwire.tasks import KINDS, Arithmetic, Question, Written, last_boxed, last_number, verify
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -72,3 +72,30 @@ def test_bad_mixes_are_refused() -> None:
         Arithmetic({"add_0_9": 0.0}, shots=1, generator=generator())
     with pytest.raises(ValueError, match="no kind"):
         Arithmetic({}, shots=1, generator=generator())
+
+
+@pytest.mark.parametrize(
+    ("text", "boxed", "number"),
+    [
+        (r"so \boxed{1} or \boxed{\frac{1}{2}}.", r"\frac{1}{2}", "2"),
+        ("it costs $1,234.50 in all", None, "1234.50"),
+        (r"\boxed{ -7 }", "-7", "-7"),
+        (r"\boxed{never closed", None, None),
+        ("no answer", None, None),
+    ],
+)
+def test_final_answers(text: str, boxed: str | None, number: str | None) -> None:
+    assert last_boxed(text) == boxed
+    assert last_number(text) == number
+
+
+def test_written_questions() -> None:
+    asked = [Question("math", f"What is {i}?", str(i)) for i in range(5)]
+    task = Written(asked, final="boxed")
+    drawn = task.draw(200, generator(2))
+    assert set(drawn) == set(asked)
+    assert drawn == task.draw(200, generator(2))
+    assert task.reward(r"It is \boxed{ 3}.", asked[3]) == 1.0
+    assert task.reward("It is 3.", asked[3]) == 0.0
+    with pytest.raises(ValueError, match="at least one question"):
+        Written([], final="number")

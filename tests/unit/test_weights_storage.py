@@ -111,8 +111,8 @@ def test_saved_buffers_are_published_and_others_are_not() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ValueError, match=r"load the model in torch\.float32"):
-        MasterWeights(model().bfloat16())
+    with pytest.raises(ValueError, match=r"load the model in torch\.float32 or torch\.bfloat16"):
+        MasterWeights(model().double())
     state = MasterWeights(model()).published_state()
     name = next(iter(state))
     with pytest.raises(ValueError, match=f"missing .*{name}"):
@@ -121,3 +121,17 @@ def test_refusals() -> None:
         read_state(model(), state | {"other": state[name]})
     with pytest.raises(ValueError, match=f"{name} is"):
         read_state(model(), state | {name: state[name][:1]})
+
+
+def test_a_bf16_model_is_stepped_itself_or_has_an_fp32_master() -> None:
+    net = model().bfloat16()
+    pure = Bfloat16Weights(net)
+    assert all(p is pure.stored[name] for name, p in net.named_parameters())
+    start = {name: value.clone() for name, value in pure.published_state().items()}
+    train(pure, 1e-2, 2)
+    assert not same_bits(start, pure.published_state())
+    master = MasterWeights(model().bfloat16())
+    assert all(p.dtype == torch.float32 for p in master.stored.values())
+    train(master, 1e-2, 2)
+    state = master.published_state()
+    assert all(torch.equal(state[name], p) for name, p in master.model.named_parameters())

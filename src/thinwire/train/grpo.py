@@ -55,23 +55,26 @@ def dapo_loss(
 def token_logprobs(
     model: PreTrainedModel,
     rollouts: Rollouts,
+    samples: torch.Tensor | None = None,
     *,
     temperature: float = 1.0,
     compute: torch.dtype = torch.float32,
 ) -> torch.Tensor:
     """Return the log probability [samples, tokens] in nats of each token of each answer, 0 behind the answer's end.
 
-    Differentiable; all answers are computed as one prefix tree. ``compute`` BF16 means autocast.
+    Differentiable; the answers are computed as one prefix tree. ``samples`` [n] picks some of them (default: all).
+    ``compute`` BF16 means autocast.
     """
     tree = PrefixTree()
-    paths = [predictors(tree, rollouts.prompt(i), rollouts.completion(i)) for i in range(len(rollouts.rewards))]
+    chosen = torch.arange(len(rollouts.rewards)) if samples is None else samples
+    paths = [predictors(tree, rollouts.prompt(i), rollouts.completion(i)) for i in chosen.tolist()]
     kept = sorted({node for path in paths for node in path})
     row = {node: r for r, node in enumerate(kept)}
     device = model.device
     with torch.autocast(device.type, torch.bfloat16, enabled=compute == torch.bfloat16):
         output = model(**tree.inputs(device=device), use_cache=False, logits_to_keep=torch.tensor(kept, device=device))
     table = (output.logits[0].float() / temperature).log_softmax(-1)
-    mask = rollouts.mask.to(device)
+    mask = rollouts.mask[chosen].to(device)
     rows = torch.tensor([row[node] for path in paths for node in path], device=device)
-    values = table[rows, rollouts.completions.to(device)[mask]]
+    values = table[rows, rollouts.completions[chosen].to(device)[mask]]
     return torch.zeros(mask.shape, device=device).masked_scatter(mask, values)

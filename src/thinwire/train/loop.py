@@ -22,6 +22,7 @@ class GrpoSettings:
     ``lr`` is reached in ``warmup`` optimizer steps, linearly (the first has ``lr / warmup``), and kept. ``on_policy``
     takes the step's own log probabilities as the old ones (one step a batch: the ratio is one); otherwise those of
     the sampling policy count. ``compute`` is the dtype of the forward pass: FP32, or BF16 for autocast.
+    ``samples_at_once`` bounds how many answers one backward pass takes (0: all); gradients add up over the passes.
     """
 
     lr: float = 3e-6
@@ -35,6 +36,7 @@ class GrpoSettings:
     temperature: float = 1.0
     on_policy: bool = True
     compute: torch.dtype = torch.float32
+    samples_at_once: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,22 +85,30 @@ class GrpoTrainer:
         taught = bool(gain.any())
         loss = 0.0
         if taught:
-            settings = self.settings
-            device = self.model.device
-            now = token_logprobs(self.model, rollouts, temperature=settings.temperature, compute=settings.compute)
-            old = now.detach() if settings.on_policy else rollouts.logprobs.to(device)
-            result = dapo_loss(
-                now,
-                old,
-                gain.to(device),
-                rollouts.mask.to(device),
-                clip_low=settings.clip_low,
-                clip_high=settings.clip_high,
-            )
-            result.backward()  # type: ignore[no-untyped-call]
-            loss = float(result.detach())
+            at_once = self.settings.samples_at_once or len(gain)
+            for first in range(0, len(gain), at_once):
+                part = torch.arange(first, min(first + at_once, len(gain)))
+                share = self._loss(rollouts, gain, part)
+                share.backward()  # type: ignore[no-untyped-call]
+                loss += float(share.detach())
         self.weights.collect()
         return loss, taught
+
+    def _loss(self, rollouts: Rollouts, gain: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+        """Return what the samples ``part`` add to the loss of the batch."""
+        settings = self.settings
+        device = self.model.device
+        now = token_logprobs(self.model, rollouts, part, temperature=settings.temperature, compute=settings.compute)
+        mask = rollouts.mask[part].to(device)
+        loss = dapo_loss(
+            now,
+            now.detach() if settings.on_policy else rollouts.logprobs[part].to(device),
+            gain[part].to(device),
+            mask,
+            clip_low=settings.clip_low,
+            clip_high=settings.clip_high,
+        )
+        return loss * (mask.sum() / rollouts.mask.sum())
 
     def update(self) -> tuple[float, float]:
         """Clip the gradients, make one AdamW step and refresh the model; return the norm before clipping and the

@@ -55,6 +55,13 @@ class PrefixTree:
             nodes.append(parent)
         return nodes
 
+    def _path(self, node: int) -> list[int]:
+        path = []
+        while node >= 0:
+            path.append(node)
+            node = self.parents[node]
+        return path
+
     def inputs(self, first: int = 0, *, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
         """Return what a causal model needs to compute the nodes from ``first`` on, the earlier ones being in its
         cache.
@@ -63,13 +70,16 @@ class PrefixTree:
         [1, 1, nodes - first, nodes], 0 where a node sees an ancestor or itself and the lowest FP32 number elsewhere.
         """
         total = len(self.tokens)
-        sees = torch.zeros(total, total, dtype=torch.bool)
-        for node, parent in enumerate(self.parents):
-            if parent >= 0:
-                sees[node] = sees[parent]
-            sees[node, node] = True
+        sees = torch.zeros(total - first, total, dtype=torch.bool)
+        for row, node in enumerate(range(first, total)):
+            parent = self.parents[node]
+            if parent >= first:
+                sees[row] = sees[parent - first]
+            else:
+                sees[row, self._path(parent)] = True
+            sees[row, node] = True
         mask = torch.full((total - first, total), torch.finfo(torch.float32).min)
-        mask.masked_fill_(sees[first:], 0.0)
+        mask.masked_fill_(sees, 0.0)
         return {
             "input_ids": torch.tensor([self.tokens[first:]], device=device),
             "position_ids": torch.tensor([self.depths[first:]], device=device),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from thinwire.tasks import Arithmetic, Question, verify
+from thinwire.tasks import Question, Task
 from thinwire.train.prefix_tree import PrefixTree
 
 
@@ -20,7 +20,8 @@ from thinwire.train.prefix_tree import PrefixTree
 class Sampling:
     """How an answer is drawn: ``temperature`` divides the logits; ``top_k`` 0 and ``top_p`` 1 cut nothing off.
 
-    ``max_tokens`` is the longest answer; ``compute`` is the dtype of the forward pass, FP32 or BF16 autocast.
+    ``max_tokens`` is the longest answer; ``compute`` is the dtype of the forward pass, FP32 or BF16 autocast;
+    ``prompts_at_once`` bounds how many questions share a tree (0: all; 1 where answers are long).
     """
 
     max_tokens: int = 4
@@ -28,6 +29,7 @@ class Sampling:
     top_k: int = 0
     top_p: float = 1.0
     compute: torch.dtype = torch.float32
+    prompts_at_once: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,28 +115,48 @@ def sample(
     """
     if any(len(prompt) == 0 for prompt in prompts):
         raise ValueError("an empty prompt: an answer needs at least one token before it")
+    samples = len(prompts) * group
+    uniform = torch.rand(samples, sampling.max_tokens, generator=generator, dtype=torch.float64)
+    completions = torch.zeros(samples, sampling.max_tokens, dtype=torch.int64)
+    mask = torch.zeros(samples, sampling.max_tokens, dtype=torch.bool)
+    logprobs = torch.zeros(samples, sampling.max_tokens)
+    at_once = sampling.prompts_at_once or max(len(prompts), 1)
+    for first in range(0, len(prompts), at_once):
+        asked = prompts[first : first + at_once]
+        part = slice(first * group, (first + len(asked)) * group)
+        _sample_tree(
+            _Decoder(model, sampling), asked, stop, uniform[part], (completions[part], mask[part], logprobs[part])
+        )
+    return completions, mask, logprobs
+
+
+def _sample_tree(
+    decoder: _Decoder,
+    prompts: Sequence[Sequence[int]],
+    stop: frozenset[int],
+    uniform: torch.Tensor,
+    results: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+) -> None:
+    """Fill ``results`` (completions, mask, logprobs) with the answers that the numbers ``uniform`` choose."""
+    completions, mask, logprobs = results
     tree = PrefixTree()
     ends = [tree.walk(-1, prompt)[-1] for prompt in prompts]
+    group = len(mask) // len(prompts)
     at = [end for end in ends for _ in range(group)]
-    uniform = torch.rand(len(at), sampling.max_tokens, generator=generator, dtype=torch.float64)
-    completions = torch.zeros(len(at), sampling.max_tokens, dtype=torch.int64)
-    mask = torch.zeros(len(at), sampling.max_tokens, dtype=torch.bool)
-    logprobs = torch.zeros(len(at), sampling.max_tokens)
-    decoder = _Decoder(model, sampling)
     running = list(range(len(at)))
-    for step in range(sampling.max_tokens):
-        frontier = sorted({at[i] for i in running})
-        rows = decoder.logprobs(tree, frontier)
-        cumulative = _distribution(rows, sampling)
+    for step in range(decoder.sampling.max_tokens):
+        frontier = {node: row for row, node in enumerate(sorted({at[i] for i in running}))}
+        rows = decoder.logprobs(tree, list(frontier))
+        cumulative = _distribution(rows, decoder.sampling)
         grown: dict[tuple[int, int], int] = {}
         going_on = []
         for i in running:
-            row = frontier.index(at[i])
+            row = frontier[at[i]]
             # right=True passes over tokens of probability zero, whose cumulative value does not rise
             level = uniform[i, step] * cumulative[row, -1]
             token = int(torch.searchsorted(cumulative[row], level, right=True))
             completions[i, step], mask[i, step], logprobs[i, step] = token, True, rows[row, token]
-            if token in stop or step + 1 == sampling.max_tokens:
+            if token in stop or step + 1 == decoder.sampling.max_tokens:
                 continue
             if (at[i], token) not in grown:
                 # always a node of its own: one that another prompt made may be computed already
@@ -144,33 +166,32 @@ def sample(
         running = going_on
         if not running:
             break
-    return completions, mask, logprobs
 
 
 def collect(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    task: Arithmetic,
+    task: Task,
     questions: Sequence[Question],
     *,
     group: int,
     sampling: Sampling,
     generator: torch.Generator,
 ) -> Rollouts:
-    """Ask ``questions`` behind the task's shots, ``group`` answers each, and reward the right ones with 1.
+    """Ask ``questions`` behind the task's prefix, ``group`` answers each, and reward them by the task.
 
-    An answer ends at a newline or at the tokenizer's end token.
+    An answer ends at one of the task's stops (each a single token) or at the tokenizer's end token. Raises ValueError
+    for a stop that is not one token.
     """
     shots = _encode(tokenizer, task.prefix)
     prompts = tuple(tuple(shots + _encode(tokenizer, question.prompt)) for question in questions)
-    stop = frozenset([*_encode(tokenizer, "\n"), tokenizer.eos_token_id])
+    stops = [_encode(tokenizer, stop) for stop in task.stops]
+    if any(len(tokens) != 1 for tokens in stops):
+        raise ValueError(f"the stops {task.stops} must each be one token of this tokenizer")
+    stop = frozenset([tokens[0] for tokens in stops] + [tokenizer.eos_token_id])
     completions, mask, logprobs = sample(model, prompts, group=group, stop=stop, sampling=sampling, generator=generator)
-    rewards = torch.tensor(
-        [
-            verify(tokenizer.decode(completions[i][mask[i]].tolist()), questions[i // group].answer)
-            for i in range(len(completions))
-        ]
-    )
+    texts = [tokenizer.decode(tokens[kept].tolist()) for tokens, kept in zip(completions, mask, strict=True)]
+    rewards = torch.tensor([task.reward(text, questions[i // group]) for i, text in enumerate(texts)])
     return Rollouts(prompts, completions, mask, logprobs, rewards, group)
 
 

@@ -7,28 +7,27 @@ at once accumulate in the master (definition A.2 of arXiv 2602.03839 v2).
 spacing of BF16 values is lost. The published sparsity was measured on runs of this kind (models loaded in bfloat16
 with no FP32 copy).
 
-Either way the model that computes (``Weights.model``) holds the BF16 values, in FP32 arithmetic where the processor
-has no fast BF16: an FP32 product of BF16 values is what a BF16 matrix unit computes before it rounds its result. The
-values that the next forward pass reads are ``published_state()``; these are what a rollout worker needs, and what
-sparsity is measured on.
+Either way the model that computes (``Weights.model``) holds the BF16 values: in FP32 arithmetic where the processor
+has no fast BF16 (an FP32 product of BF16 values is what a BF16 matrix unit computes before it rounds its result), or
+as a BF16 model on an accelerator, which in pure BF16 is the stored weights themselves. The values that the next
+forward pass reads are ``published_state()``; these are what a rollout worker needs, and what sparsity is measured on.
 """
 
 from abc import ABC, abstractmethod
-from typing import TypeAlias
 
 import torch
 from torch import nn
 
-State: TypeAlias = dict[str, torch.Tensor]
+from thinwire.patch import State
 
 
 class Weights(ABC):
     """A model's weights in one of the two storages.
 
-    ``model`` computes; its parameters are FP32 and hold BF16 values, rounded from what it held when it was passed in.
-    ``stored`` maps each parameter's name to what the optimizer steps; a tied parameter appears once, under its first
-    name. Change ``stored`` in place (an optimizer's step, an outer step), then call ``refresh``. Raises ValueError
-    when ``model`` is not FP32.
+    ``model`` computes; its parameters are FP32 or BF16 and hold BF16 values, rounded from what it held when it was
+    passed in. ``stored`` maps each parameter's name to what the optimizer steps; a tied parameter appears once, under
+    its first name. Change ``stored`` in place (an optimizer's step, an outer step), then call ``refresh``.
+    Raises ValueError when ``model`` has parameters of another dtype.
     """
 
     stored: dict[str, nn.Parameter]
@@ -36,10 +35,8 @@ class Weights(ABC):
     def __init__(self, model: nn.Module) -> None:
         """Take ``model`` over as the one that computes."""
         for name, parameter in model.named_parameters():
-            if parameter.dtype != torch.float32:
-                raise ValueError(
-                    f"{name} is {parameter.dtype}; load the model in torch.float32, its values are rounded here"
-                )
+            if parameter.dtype not in {torch.float32, torch.bfloat16}:
+                raise ValueError(f"{name} is {parameter.dtype}; load the model in torch.float32 or torch.bfloat16")
         self.model = model
         self._shadow = dict(model.named_parameters())
 
@@ -85,7 +82,7 @@ class MasterWeights(Weights):
     def __init__(self, model: nn.Module) -> None:
         """Copy the model's FP32 values into the master, unrounded, and round those the model computes with."""
         super().__init__(model)
-        self.stored = {name: nn.Parameter(shadow.detach().clone()) for name, shadow in self._shadow.items()}
+        self.stored = {name: nn.Parameter(shadow.detach().float().clone()) for name, shadow in self._shadow.items()}
         self._cast = {name: torch.empty_like(shadow, dtype=torch.bfloat16) for name, shadow in self._shadow.items()}
         self.refresh()
 
@@ -98,7 +95,8 @@ class MasterWeights(Weights):
     def collect(self) -> None:
         """Hand the model's FP32 gradients over (the cast's derivative is taken as one)."""
         for name, shadow in self._shadow.items():
-            self.stored[name].grad = torch.zeros_like(shadow) if shadow.grad is None else shadow.grad
+            stored = self.stored[name]
+            stored.grad = torch.zeros_like(stored) if shadow.grad is None else shadow.grad.float()
             shadow.grad = None
 
     def _published(self) -> State:
@@ -116,23 +114,28 @@ class Bfloat16Weights(Weights):
     """BF16 weights, gradients and AdamW state, every elementary operation of the optimizer rounded to BF16."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Round the model's values to BF16."""
+        """Round the model's values to BF16; the parameters of a BF16 model are stepped themselves."""
         super().__init__(model)
-        self.stored = {name: nn.Parameter(shadow.detach().bfloat16()) for name, shadow in self._shadow.items()}
+        self.stored = {
+            name: shadow if shadow.dtype == torch.bfloat16 else nn.Parameter(shadow.detach().bfloat16())
+            for name, shadow in self._shadow.items()
+        }
         self.refresh()
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Let the model compute with ``stored``."""
         for name, shadow in self._shadow.items():
-            shadow.copy_(self.stored[name])
+            if shadow is not self.stored[name]:
+                shadow.copy_(self.stored[name])
 
     def collect(self) -> None:
         """Round the model's gradients to BF16 and hand them over."""
         for name, shadow in self._shadow.items():
             stored = self.stored[name]
-            stored.grad = torch.zeros_like(stored) if shadow.grad is None else shadow.grad.bfloat16()
+            gradient = torch.zeros_like(stored) if shadow.grad is None else shadow.grad.bfloat16()
             shadow.grad = None
+            stored.grad = gradient
 
     def _published(self) -> State:
         return {name: stored.detach().cpu() for name, stored in self.stored.items()}
