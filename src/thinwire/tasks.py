@@ -78,6 +78,8 @@ class Arithmetic:
     ValueError for an unknown kind or a share that is not positive.
     """
 
+    stops: tuple[str, ...] = ("\n",)
+
     def __init__(self, shares: Mapping[str, float], *, shots: int, generator: torch.Generator) -> None:
         """Draw the shots."""
         for name, share in shares.items():
