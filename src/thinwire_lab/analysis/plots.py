@@ -92,15 +92,26 @@ def start(script: str, width: float, height: float, columns: int = 1, rows: int 
     return plt.subplots(rows, columns, figsize=(width, height), **options)
 
 
+def style(index: int) -> dict[str, Any]:
+    """Colour, line and mark of the index-th series."""
+    cycle = list(mpl.rcParams["axes.prop_cycle"])
+    return {**cycle[index % len(cycle)], "marker": MARKERS[index % len(MARKERS)]}
+
+
+def stacked(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Tables of the same columns as one."""
+    return pd.concat(list(tables), ignore_index=True)
+
+
 def error_bars(ax: Any, x: Any, rows: pd.DataFrame, *, horizontal: bool = False, **options: Any) -> None:
     """Means with their intervals; a mean without an interval is an open mark."""
     rows = rows.reset_index(drop=True)
-    for index, row in rows.iterrows():
+    for index, place in enumerate(x):
+        row = rows.iloc[index]
         single = pd.isna(row["lower"])
         ends = None if single else [[row["mean"] - row["lower"]], [row["upper"] - row["mean"]]]
-        place = x[int(str(index))]
         mark = {"markerfacecolor": "white" if single else None, "linestyle": "none", **options}
-        if int(str(index)) > 0:
+        if index > 0:
             mark["label"] = "_"
         if horizontal:
             ax.errorbar(row["mean"], place, xerr=ends, **mark)
@@ -111,12 +122,11 @@ def error_bars(ax: Any, x: Any, rows: pd.DataFrame, *, horizontal: bool = False,
 def band(ax: Any, rows: pd.DataFrame, index: int, **options: Any) -> None:
     """A curve by step with the band of its interval."""
     rows = rows.sort_values("step")
-    style = list(mpl.rcParams["axes.prop_cycle"])[index % len(mpl.rcParams["axes.prop_cycle"])]
-    every = max(1, len(rows) // 8)
-    ax.plot(rows["step"], rows["mean"], marker=MARKERS[index % len(MARKERS)], markevery=every, **style, **options)
+    look = style(index)
+    ax.plot(rows["step"], rows["mean"], markevery=max(1, len(rows) // 8), **look, **options)
     whole = rows.dropna(subset=["lower", "upper"])
     if len(whole):
-        ax.fill_between(whole["step"], whole["lower"], whole["upper"], color=style["color"], alpha=0.15, linewidth=0)
+        ax.fill_between(whole["step"], whole["lower"], whole["upper"], color=look["color"], alpha=0.15, linewidth=0)
 
 
 def published_line(ax: Any, value: float, text: str, *, horizontal: bool = True) -> None:

@@ -1,0 +1,89 @@
+"""Bytes that a trainer sends in a round, and what sending fewer costs in quality."""
+
+import math
+
+from thinwire_lab.analysis import plots
+from thinwire_lab.analysis.intervals import t_interval
+
+ARMS = {"ddp": "DDP", "diloco": "DiLoCo", "pulseloco": "PULSELoCo"}
+
+
+def sent(ax, tables, published):
+    totals = tables.total("round_bytes")
+    totals = totals[totals["task"] == "grpo"] if "task" in totals else totals.iloc[:0]
+    if totals.empty:
+        plots.blank(ax)
+        return
+    means = {}
+    for place, arm in enumerate(ARMS):
+        rows = totals[totals["arm"] == arm].iloc[:1]
+        if rows.empty:
+            continue
+        means[arm] = float(rows["mean"].iloc[0])
+        plots.error_bars(ax, [place], rows, horizontal=True, fmt=plots.MARKERS[place], color=plots.INK)
+        ax.annotate(f"{means[arm] / 1e6:,.3g} MB", (means[arm], place - 0.22), ha="center", fontsize=7)
+    if "pulseloco" in means:
+        for arm, name in (("diloco", "rounds_vs_diloco"), ("ddp", "rounds_vs_ddp")):
+            if arm in means:
+                value = means[arm] / plots.headline(published, name)
+                ax.plot(value, 2.25, marker="|", markersize=9, color="#777777", linestyle="none")
+                text = f"{plots.headline(published, name):.0f}x below {ARMS[arm]}"
+                ax.annotate(text, (value, 2.42), ha="center", va="center", fontsize=6, color="#555555")
+    ax.set_xscale("log")
+    ax.set_yticks(range(3), labels=list(ARMS.values()))
+    ax.set_ylim(2.6, -0.6)
+    ax.margins(x=0.25)
+    ax.set_xlabel("bytes that a trainer sends in a round")
+    ax.set_title("a  Traffic (grey: published ratios)")
+
+
+def quality(ax, tables):
+    curves = tables.curve("validation_bits_per_byte")
+    curves = curves[curves["task"] == "text"] if "task" in curves else curves.iloc[:0]
+    if curves.empty:
+        plots.blank(ax)
+        return
+    for index, (_, rows) in enumerate(curves.groupby("cell", sort=True)):
+        first = rows.iloc[0]
+        rate = f", lr {float(first['lr']):.0e}" if "lr" in rows and first["lr"] == first["lr"] else ""
+        plots.band(ax, rows, index, label=f"{ARMS.get(first['arm'], first['arm'])}{rate}")
+    ax.set(xlabel="round", ylabel="held-out bits per byte")
+    ax.legend()
+    ax.set_title("b  Quality by round")
+
+
+def pairs(ax, tables):
+    finals = tables.seed("final_bits_per_byte")
+    finals = finals[finals["task"] == "text"] if "task" in finals else finals.iloc[:0]
+    finals = finals[finals["arm"].isin(["diloco", "pulseloco"])] if len(finals) else finals
+    if finals.empty:
+        plots.blank(ax)
+        return
+    rates = sorted(set(finals["lr"]), key=float) if "lr" in finals else [""]
+    for place, rate in enumerate(rates):
+        rows = finals[finals["lr"] == rate] if rate else finals
+        sides = [rows[rows["arm"] == arm].set_index("seed")["value"] for arm in ("pulseloco", "diloco")]
+        shared = sides[0].index.intersection(sides[1].index)
+        logs = t_interval([100 * math.log(sides[0][seed] / sides[1][seed]) for seed in shared])
+        ends = None if logs.lower is None else [[logs.mean - logs.lower], [logs.upper - logs.mean]]
+        ax.errorbar(logs.mean, place, xerr=ends, fmt="D", color=plots.INK)
+    ax.axvline(0, color="0.5", linewidth=0.8)
+    plots.published_line(ax, 1.0, "rule: at most 1 %", horizontal=False)
+    ax.set_yticks(range(len(rates)), labels=[f"lr {float(rate):.0e}" if rate else "" for rate in rates])
+    ax.set_ylim(len(rates) - 0.5, -0.5)
+    ax.set_xlabel("PULSELoCo worse than DiLoCo, %")
+    ax.set_title("c  Paired difference")
+
+
+def main():
+    asked = plots.arguments()
+    tables = plots.read_tables(asked.summaries, "outer_rounds")
+    figure, (left, middle, right) = plots.start(__file__, 7.2, 2.7, columns=3)
+    sent(left, tables, asked.published)
+    quality(middle, tables)
+    pairs(right, tables)
+    plots.save(figure, __file__, asked, "Means with 95 % t intervals over seeds where there are several.")
+
+
+if __name__ == "__main__":
+    main()
