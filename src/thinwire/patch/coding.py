@@ -24,10 +24,11 @@ def _entropy(symbols: Bytes) -> float:
 
 
 def choose_coding(part: TensorPatch, old: Bits, size: int) -> str:
-    """Return "relative", "absolute" or "dense" for ``part`` of a tensor of ``size`` elements, ``old`` being its bits before.
+    """Return "relative", "absolute" or "dense" for ``part`` of a tensor of ``size`` elements, ``old`` being its bits
+    before.
 
-    Few changes that move little are relative without more ado. Otherwise the costs are entropies of the bytes that would be
-    written for the first 16384 changes at most: deterministic, and cheap beside the coding itself.
+    Few changes that move little are relative without more ado. Otherwise the costs are entropies of the bytes that
+    would be written for the first 16384 changes at most: deterministic, and cheap beside the coding itself.
     """
     sparse = 8 * part.positions.size < size
     first = slice(0, _GLANCE if sparse else _SAMPLE)

@@ -115,9 +115,19 @@ def decode_published(payload: Any, base: State) -> tuple[TensorPatch, ...]:
     try:
         if not 4 <= zstandard.frame_content_size(payload) <= most:
             raise FrameError("the published payload declares no size, or a larger one than its base allows")
-        data = memoryview(zstandard.ZstdDecompressor().decompress(payload, allow_extra_data=False))
+        data = zstandard.ZstdDecompressor().decompress(payload, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise FrameError(f"the published payload can't be decompressed: {error}") from None
+    return unpack_published(data, base)
+
+
+def unpack_published(plain: Any, base: State) -> tuple[TensorPatch, ...]:
+    """Return the changes in the layout's bytes before compression, in name order; raises FrameError as
+    ``decode_published`` does.
+    """
+    data = memoryview(plain)
+    if len(data) < 4:
+        raise FrameError(f"the published payload has {len(data)} bytes, at least 4 are needed")
     size = int.from_bytes(data[:4], "little")
     if size > min(MAX_HEADER_BYTES, len(data) - 4):
         raise FrameError(f"the published payload declares a header of {size} bytes")
@@ -125,14 +135,14 @@ def decode_published(payload: Any, base: State) -> tuple[TensorPatch, ...]:
         header = json.loads(bytes(data[4 : 4 + size]))
         if header["version"] != VERSION:
             raise FrameError(f"the published payload has version {header['version']}, this reader knows {VERSION}")
-        return unpack_tensors(header["tensors"], data[4 + size :], base)
+        return _unpack_tensors(header["tensors"], data[4 + size :], base)
     except (KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
         if isinstance(error, FrameError):
             raise
         raise FrameError(f"the published payload's header is malformed: {type(error).__name__}: {error}") from None
 
 
-def unpack_tensors(records: list[dict[str, Any]], data: memoryview, base: State) -> tuple[TensorPatch, ...]:
+def _unpack_tensors(records: list[dict[str, Any]], data: memoryview, base: State) -> tuple[TensorPatch, ...]:
     """Return the tensors that ``records`` place in ``data``; raises FrameError, KeyError, TypeError or ValueError."""
     parts: list[TensorPatch] = []
     offset = 0
