@@ -149,7 +149,7 @@ def test_a_reader_of_a_rolled_back_store_takes_the_anchor():
     other = MemoryStore()
     publisher = Publisher(other, run_id="run", anchor_every=100)
     replaced = [publisher.publish(state_of(value)) for value in (9, 8, 7, 6, 5)]
-    reader._store = other
+    reader.store = other
     assert state_digest(reader.pull(4)) == replaced[4].digest
     assert replaced[3].digest != manifests[3].digest
     assert read_manifest(other, 4).base_digest == replaced[3].digest

@@ -20,11 +20,14 @@ _Write = tuple[torch.Tensor, Positions, Bits]
 
 
 class Subscriber:
-    """Follows the versions of a store and keeps one copy of the weights."""
+    """Follows the versions of a store and keeps one copy of the weights.
+
+    ``store`` is where objects are read; between two pulls another way to the same objects (a mirror) may be set.
+    """
 
     def __init__(self, store: Store) -> None:
         """Read from ``store``; nothing is held until the first ``pull``."""
-        self._store = store
+        self.store = store
         self._state: State | None = None
         self._held: Manifest | None = None
 
@@ -40,7 +43,7 @@ class Subscriber:
 
     def latest(self) -> int | None:
         """Return the newest committed version of the store, None when it is empty."""
-        versions = committed_versions(self._store)
+        versions = committed_versions(self.store)
         return versions[-1] if versions else None
 
     def pull(self, version: int | None = None) -> State:
@@ -55,7 +58,7 @@ class Subscriber:
             if version is None:
                 raise SyncError("the store holds no committed version")
         held = None if self._held is None else (self._held.version, self._held.digest)
-        route = plan_route(lambda number: read_manifest(self._store, number), version, held)
+        route = plan_route(lambda number: read_manifest(self.store, number), version, held)
         if route.anchor is not None:
             state = self._load_anchor(route.anchor)
             if route.patches:
@@ -81,7 +84,7 @@ class Subscriber:
         self._held = patches[-1]
 
     def _frame(self, version: int, name: str, size: int, checksum: str) -> bytes:
-        frame = self._store.get(name, at_most=size)
+        frame = self.store.get(name, at_most=size)
         if len(frame) != size or frame_checksum(frame) != checksum:  # that its bytes match is decode's to check
             raise SyncError(f"version {version} is refused: frame {name} is torn or not the one that was committed")
         return frame
