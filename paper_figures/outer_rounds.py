@@ -21,20 +21,20 @@ def sent(ax, tables, published):
             continue
         means[arm] = float(rows["mean"].iloc[0])
         plots.error_bars(ax, [place], rows, horizontal=True, fmt=plots.MARKERS[place], color=plots.INK)
-        ax.annotate(f"{means[arm] / 1e6:,.3g} MB", (means[arm], place - 0.22), ha="center", fontsize=7)
-    if "pulseloco" in means:
-        for arm, name in (("diloco", "rounds_vs_diloco"), ("ddp", "rounds_vs_ddp")):
-            if arm in means:
-                value = means[arm] / plots.headline(published, name)
-                ax.plot(value, 2.25, marker="|", markersize=9, color="#777777", linestyle="none")
-                text = f"{plots.headline(published, name):.0f}x below {ARMS[arm]}"
-                ax.annotate(text, (value, 2.42), ha="center", va="center", fontsize=6, color="#555555")
+        ax.annotate(f"{means[arm] / 1e6:,.0f} MB", (means[arm], place - 0.22), ha="center", fontsize=7)
+    for place, (arm, name) in enumerate((("diloco", "rounds_vs_diloco"), ("ddp", "rounds_vs_ddp"))):
+        if arm in means:
+            ratio = plots.headline(published, name)
+            ax.plot(means[arm] / ratio, 2.4 + place / 4, marker="|", markersize=8, color="#777777", linestyle="none")
+            where = {"xytext": (4, 0), "textcoords": "offset points"}
+            text = f"{ARMS[arm]} / {ratio:.0f} (published)"
+            ax.annotate(text, (means[arm] / ratio, 2.4 + place / 4), va="center", fontsize=6, color="#555555", **where)
     ax.set_xscale("log")
     ax.set_yticks(range(3), labels=list(ARMS.values()))
-    ax.set_ylim(2.6, -0.6)
+    ax.set_ylim(2.9, -0.6)
     ax.margins(x=0.25)
-    ax.set_xlabel("bytes that a trainer sends in a round")
-    ax.set_title("a  Traffic (grey: published ratios)")
+    ax.set_xlabel("bytes that a trainer sends")
+    ax.set_title("a  Traffic of a round")
 
 
 def quality(ax, tables):
@@ -46,7 +46,7 @@ def quality(ax, tables):
     for index, (_, rows) in enumerate(curves.groupby("cell", sort=True)):
         first = rows.iloc[0]
         rate = f", lr {float(first['lr']):.0e}" if "lr" in rows and first["lr"] == first["lr"] else ""
-        plots.band(ax, rows, index, label=f"{ARMS.get(first['arm'], first['arm'])}{rate}")
+        plots.band(ax, rows, plots.style(index), label=f"{ARMS.get(first['arm'], first['arm'])}{rate}")
     ax.set(xlabel="round", ylabel="held-out bits per byte")
     ax.legend()
     ax.set_title("b  Quality by round")

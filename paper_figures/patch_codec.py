@@ -71,8 +71,13 @@ def speed(ax, tables, source):
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.margins(x=0.25, y=0.12)
+    ticks = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
+    for axis, set_ticks in ((ax.get_xlim(), ax.set_xticks), (ax.get_ylim(), ax.set_yticks)):
+        inside = [tick for tick in ticks if axis[0] <= tick <= axis[1]]
+        set_ticks(inside, labels=[f"{tick:g}" for tick in inside])
+    ax.minorticks_off()
     ax.set(xlabel="encode, GB of weights a second", ylabel="decode, GB of weights a second")
-    ax.set_title("c  Speed" if source else "")
+    ax.set_title("c  Speed")
 
 
 def main():

@@ -116,7 +116,7 @@ def drawn(project):
     write(script.with_name("paper.mplstyle"), "font.size: 8\n")
     figure, ax = plots.start(str(script), 3, 2)
     tables = plots.read_tables(project / "results/summaries", "kept_weights")
-    plots.band(ax, tables.curve("kept"), 0)
+    plots.band(ax, tables.curve("kept"), plots.style(0))
     plots.save(figure, str(script), SimpleNamespace(scale="laptop", out=project / "results/figures"), "note")
     return project / "results/figures/kept.png"
 

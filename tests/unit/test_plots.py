@@ -30,7 +30,7 @@ def draw(script, out):
     figure, (left, right) = plots.start(script, 4, 2, columns=2)
     plots.error_bars(left, [0, 1], ROWS, fmt="o", color="k", label="mean")
     plots.published_line(left, 1.2, "published")
-    plots.band(left, ROWS, 1, label="curve")
+    plots.band(left, ROWS, plots.style(1), label="curve")
     plots.blank(right)
     plots.save(figure, script, SimpleNamespace(out=out, scale="laptop"), "note")
 

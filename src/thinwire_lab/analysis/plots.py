@@ -84,12 +84,14 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def start(script: str, width: float, height: float, columns: int = 1, rows: int = 1, **options: Any) -> Any:
-    """Figure and axes in the style that stands beside the script; size in inches."""
+def start(script: str, width: float, height: float, *, columns: int = 1, mosaic: Any = None, **options: Any) -> Any:
+    """Figure and axes (a row of ``columns``, or by name a ``mosaic``) in the script's style; size in inches."""
     mpl.use("agg")
     plt.rcdefaults()
     plt.style.use(Path(script).with_name("paper.mplstyle"))
-    return plt.subplots(rows, columns, figsize=(width, height), **options)
+    if mosaic is not None:
+        return plt.subplot_mosaic(mosaic, figsize=(width, height), **options)
+    return plt.subplots(1, columns, figsize=(width, height), **options)
 
 
 def style(index: int) -> dict[str, Any]:
@@ -119,10 +121,9 @@ def error_bars(ax: Any, x: Any, rows: pd.DataFrame, *, horizontal: bool = False,
             ax.errorbar(place, row["mean"], yerr=ends, **mark)
 
 
-def band(ax: Any, rows: pd.DataFrame, index: int, **options: Any) -> None:
-    """A curve by step with the band of its interval."""
+def band(ax: Any, rows: pd.DataFrame, look: dict[str, Any], **options: Any) -> None:
+    """A curve by step, in a look from :func:`style`, with the band of its interval."""
     rows = rows.sort_values("step")
-    look = style(index)
     ax.plot(rows["step"], rows["mean"], markevery=max(1, len(rows) // 8), **look, **options)
     whole = rows.dropna(subset=["lower", "upper"])
     if len(whole):

@@ -1,0 +1,54 @@
+"""What local learning costs and gains on equal cores: bytes trained a second, and peak memory."""
+
+from thinwire_lab.analysis import plots
+
+BASELINE = "global_backprop"
+ASYNC = "rgc_async"
+PANELS = (
+    ("a  Throughput", "throughput", "throughput", 1e3, "kB trained a second", "throughput_ratio"),
+    ("b  Peak memory", "memory", "peak_pss", 1e6, "MB, summed over processes", "memory_ratio"),
+)
+
+
+def label(row):
+    count = row.get("threads", "")
+    threads = f", {count} thread{'' if count == '1' else 's'}" if isinstance(count, str) and count else ""
+    return f"{str(row['arm']).replace('_', ' ')}{threads}"
+
+
+def panel(ax, tables, published, asked):
+    title, part, measure, unit, axis, name = asked
+    totals = tables.total(measure)
+    totals = totals[totals["part"] == part] if "part" in totals else totals.iloc[:0]
+    if totals.empty:
+        plots.blank(ax)
+        return
+    totals = totals.sort_values("mean").reset_index(drop=True)
+    for column in ("mean", "lower", "upper"):
+        totals[column] = totals[column] / unit
+    for place in range(len(totals)):
+        ours = totals["arm"][place] == ASYNC
+        look = {"fmt": "D" if ours else "o", "color": "#c0561f" if ours else plots.INK}
+        plots.error_bars(ax, [place], totals.iloc[[place]], horizontal=True, **look)
+    base = totals[totals["arm"] == BASELINE]["mean"]
+    if len(base):
+        value = float(base.max()) * plots.headline(published, name)
+        plots.published_line(ax, value, f"published: {plots.headline(published, name):g} x global", horizontal=False)
+    ax.set_yticks(range(len(totals)), labels=[label(row) for _, row in totals.iterrows()])
+    ax.set_ylim(-0.6, len(totals) - 0.4)
+    ax.set_xlim(left=0)
+    ax.set_xlabel(axis)
+    ax.set_title(title)
+
+
+def main():
+    asked = plots.arguments()
+    tables = plots.read_tables(asked.summaries, "local_learning")
+    figure, axes = plots.start(__file__, 7.2, 2.6, columns=2)
+    for ax, described in zip(axes, PANELS, strict=True):
+        panel(ax, tables, asked.published, described)
+    plots.save(figure, __file__, asked, "Means with 95 % t intervals over repeats; open marks: a single run.")
+
+
+if __name__ == "__main__":
+    main()
