@@ -10,7 +10,8 @@ NAMES = {"bf16": "pure BF16", "fp32_master": "FP32 master"}
 
 
 def named(row):
-    return f"{NAMES.get(row.get('precision', ''), row.get('precision', ''))}, lr {float(row['lr']):.0e}"
+    model = f"{row['model']}, " if isinstance(row.get("model"), str) else ""
+    return f"{model}{NAMES.get(row['precision'], row['precision'])}, lr {float(row['lr']):.0e}"
 
 
 def looks_of(*tables):
@@ -61,6 +62,7 @@ def main():
     figure, (left, right) = plots.start(__file__, 7.2, 3.5, columns=2, sharey=True)
     curves = tables.curve("sparsity_1")
     lags = {name: int(match[1]) for name in set(tables.totals["measure"]) if (match := LAGGED.fullmatch(name))}
+    lags["step_sparsity"] = 1
     totals = plots.stacked([tables.total(name).assign(k=lag) for name, lag in sorted(lags.items())] or [curves])
     if curves.empty or totals.empty:
         plots.blank(left)
