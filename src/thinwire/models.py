@@ -22,7 +22,7 @@ LIMITS = {"blocks": 1024, "width": 65536, "heads": 1024, "context": 1 << 20, "vo
 
 @dataclass(frozen=True)
 class ByteTransformerConfig:
-    """Sizes of a ByteTransformer: counts, ``context`` in bytes; ``rotary_base`` is the longest rotary wavelength / 2 pi.
+    """Sizes of a ByteTransformer: counts, ``context`` in bytes, ``rotary_base`` as the longest wavelength / 2 pi.
 
     Raises ValueError for a size outside its limits or a width that the heads do not divide into even parts.
     """

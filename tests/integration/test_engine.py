@@ -1,0 +1,129 @@
+"""The process engine: the synchronous bits at staleness 0, a ledger within its bound, and clean ends of all kinds."""
+
+import os
+import signal
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from thinwire.local import StageEngine, TrainingPlan, open_schedule
+from thinwire.local.engine import APPLIED, READ, core_groups
+from thinwire.models import ByteTransformerConfig
+from thinwire.spawn import WorkerError
+
+MODEL = ByteTransformerConfig(blocks=4, width=16, heads=2, context=16)
+PLAN = TrainingPlan(model=MODEL, stages=4, steps=40, seed=5, staleness=3)
+
+
+@dataclass(frozen=True)
+class RandomBatches:
+    """Batches of a generator's bytes; a step in ``slow`` takes long, one in ``broken`` raises."""
+
+    broken: int = -1
+    slow: int = -1
+
+    def __call__(self, step):
+        if step == self.broken:
+            raise OSError("the disk is gone")
+        if step == self.slow:
+            time.sleep(60)
+        g = torch.Generator().manual_seed(7000 + step)
+        return torch.randint(256, (2, MODEL.context + 1), generator=g)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left():
+    """No child process and no name in shared memory may outlive a test."""
+    names = set(Path("/dev/shm").iterdir())
+    yield
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        left = [p for p in psutil.Process().children(recursive=True) if "resource_tracker" not in " ".join(p.cmdline())]
+        if not left:
+            break
+        time.sleep(0.05)
+    assert not left
+    assert set(Path("/dev/shm").iterdir()) <= names
+
+
+def same_bits(one, other):
+    a, b = one.state_dict(), other.state_dict()
+    return a.keys() == b.keys() and all(torch.equal(a[n].view(torch.int32), b[n].view(torch.int32)) for n in a)
+
+
+def synchronous(plan, steps):
+    with open_schedule("rgc_sync", plan, RandomBatches()) as run:
+        losses = run.advance(steps)
+        return run.model(), losses
+
+
+def test_staleness_zero_is_the_synchronous_schedule_bit_for_bit():
+    plan = replace(PLAN, stages=3, staleness=0)
+    expected, expected_losses = synchronous(plan, 12)
+    with open_schedule("rgc_async", plan, RandomBatches()) as run:
+        losses = run.advance(5) + run.advance(7)
+        model, ledger = run.model(), run.ledger()
+    assert losses == expected_losses
+    assert same_bits(model, expected)
+    assert torch.equal(ledger[:, :, READ], ledger[:, :, APPLIED])
+
+
+def test_ledger_keeps_the_bound_and_old_snapshots_still_learn():
+    _, expected = synchronous(PLAN, 40)
+    with StageEngine(PLAN, RandomBatches()) as engine:
+        losses = engine.advance(3)
+        with pytest.raises(ValueError, match="do not fit"):
+            engine.advance(38)
+        losses += engine.advance(37)
+        ledger, of_stages = engine.ledger, engine.losses()
+        assert all(psutil.pid_exists(pid) for pid in engine.pids)
+    assert not any(psutil.pid_exists(pid) for pid in engine.pids)
+    lag = ledger[:, :, APPLIED] - ledger[:, :, READ]
+    assert ledger.shape == (4, 40, 2)
+    assert torch.equal(ledger[:, :, APPLIED], torch.arange(40).expand(4, 40))
+    assert lag.min() >= 0
+    assert lag.max() <= PLAN.staleness
+    assert not lag[-1].any()
+    assert of_stages[-1] == losses
+    assert all(row[0] == pytest.approx(5.545, abs=1e-3) for row in of_stages)
+    assert sum(losses[-10:]) == pytest.approx(sum(expected[-10:]), rel=0.02)
+
+
+PAIR = replace(PLAN, stages=2)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_killed_worker_ends_the_run_within_seconds(rank):
+    with StageEngine(PAIR, RandomBatches(slow=5)) as engine:
+        began = time.monotonic()
+        os.kill(engine.pids[rank], signal.SIGKILL)
+        with pytest.raises(WorkerError, match=f"worker {rank} died with exit code -9"):
+            engine.advance(10)
+        assert time.monotonic() - began < 5
+        assert not any(psutil.pid_exists(pid) for pid in engine.pids)
+
+
+def test_error_in_a_worker_arrives_with_its_traceback():
+    with (
+        StageEngine(PAIR, RandomBatches(broken=6)) as engine,
+        pytest.raises(WorkerError, match=r"(?s)worker 0 failed: OSError: the disk is gone.*in step\n"),
+    ):
+        engine.advance(10)
+
+
+def test_hanging_worker_is_noticed():
+    with (
+        StageEngine(PAIR, RandomBatches(slow=5), patience=1.0) as engine,
+        pytest.raises(WorkerError, match=r"no stage progressed for 1 s; stages stood at \[5, 5\]"),
+    ):
+        engine.advance(10)
+
+
+def test_cores_are_shared_out_only_when_they_suffice(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 4, 6, 8})
+    assert core_groups(2, 2) == [{0, 2}, {4, 6}]
+    assert core_groups(3, 2) is None
