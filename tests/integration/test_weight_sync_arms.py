@@ -52,14 +52,15 @@ def config_of(arm, precision):
         prompts=6,
         group=8,
         shots=2,
-        shares={"add_0_9": 1.0, "subtract_0_9": 1.0},
+        device="cpu",
+        task="arithmetic",
+        kinds={"add_0_9": 1.0, "subtract_0_9": 1.0},
         max_tokens=1,
         temperature=1.0,
         encoding="relative",
         encodings=("relative",),
         bits_per_second=1e9,
         transfers=1,
-        payloads=1,
         compute_steps=1,
         published_answers=512,
     )
@@ -74,7 +75,7 @@ def test_both_arms_train_alike_and_patches_move_less(model_folder, tmp_path, pre
     found = {}
     for arm in ("full", "patch"):
         folder = tmp_path / arm
-        rows = run_training(config_of(arm, precision), 0, folder, str(model_folder))
+        rows = run_training(config_of(arm, precision), 0, folder, str(model_folder), tmp_path, threads=1)
         found[arm] = {(metric, scope, step): value for step, metric, value, scope in rows}
         assert len(found[arm]) == len(rows)
         assert len(list(folder.glob("frames/*"))) == (2 if arm == "full" else STEPS + 1)

@@ -19,14 +19,15 @@ BASE = {
     "prompts": 2,
     "group": 4,
     "shots": 2,
-    "shares": {"add_0_9": 1.0},
+    "device": "cpu",
+    "task": "arithmetic",
+    "kinds": {"add_0_9": 1.0},
     "max_tokens": 3,
     "temperature": 1.0,
     "encoding": "published",
     "encodings": ("published", "relative"),
     "bits_per_second": 20e6,
     "transfers": 2,
-    "payloads": 10,
     "compute_steps": 1,
     "published_answers": 512,
 }
@@ -43,45 +44,36 @@ def versions(tmp_path):
     return tmp_path
 
 
-def test_payloads_are_those_of_the_kept_versions(versions):
+def test_the_link_takes_the_time_of_its_bits_and_brings_the_right_version(versions):
     config = Config(**BASE)
-    rows = link.payload_rows(config, versions)
-    assert rows == link.payload_rows(config, versions)
-    steps = sorted({step for step, *_ in rows})
-    assert steps == [1, 2, 3, 4]
+    rows, moved = link.transfer_rows(config, 0, versions)
+    assert {metric for _, metric, _, _ in rows} <= {metric.name for metric in METRICS}
     by = {(step, metric, scope): value for step, metric, value, scope in rows}
-    for step in steps:
+    assert len(by) == len(rows)
+    for place, step in enumerate([1, 2]):
         assert by[step, "full_bytes", "all"] == 300 * 500 * 2 + 14
         assert 0.001 < by[step, "changed_share", "all"] < 400 / 150_000 + 1e-9
         for scope in BASE["encodings"]:
             assert by[step, "payload_ratio", scope] == by[step, "full_bytes", "all"] / by[step, "frame_bytes", scope]
         assert by[step, "frame_bytes", "relative"] < by[step, "frame_bytes", "published"]
-    assert len(link.payload_rows(Config(**BASE | {"payloads": 2}), versions)) == len(rows) // 2
+        assert by[step, "frame_bytes", "published"] == moved["patch"][place].frame_bytes
+        assert (by[step, "digest_checks", "all"], by[step, "digest_mismatches", "all"]) == (2, 0)
+        assert by[step, "pull_ratio", "all"] > 1
+    for transfer in moved["full"] + moved["patch"]:
+        crossing = 8 * transfer.frame_bytes / config.bits_per_second
+        assert crossing <= transfer.pull < crossing + 0.5
+        assert transfer.encode > 0 < transfer.apply
+    assert all(transfer.frame_bytes >= 300_014 for transfer in moved["full"])
+    told = [entry for entry in rows if not entry[1].endswith(("_seconds", "pull_ratio"))]
+    again, _ = link.transfer_rows(config, 0, versions)
+    assert told == [entry for entry in again if not entry[1].endswith(("_seconds", "pull_ratio"))]
 
 
-def test_the_link_takes_the_time_of_its_bits_and_brings_the_right_version(versions):
-    config = Config(**BASE)
-    rows, moved = link.transfer_rows(config, 0, versions)
-    declared = {metric.name for metric in METRICS}
-    assert {metric for _, metric, _, _ in rows} <= declared
-    assert sum(value for _, metric, value, _ in rows if metric == "digest_checks") == 4
-    assert sum(value for _, metric, value, _ in rows if metric == "digest_mismatches") == 0
-    for arm, transfers in moved.items():
-        for transfer in transfers:
-            crossing = 8 * transfer.manifest.frame_bytes / config.bits_per_second
-            assert crossing <= transfer.pull < crossing + 0.5
-            assert transfer.manifest.kind == {"full": "anchor", "patch": "patch"}[arm]
-            assert transfer.encode > 0 < transfer.apply
-    assert all(transfer.manifest.frame_bytes >= 300_014 for transfer in moved["full"])
-    assert all(value > 1 for _, metric, value, _ in rows if metric == "pull_ratio")
-
-
-def test_versions_are_drawn_by_the_seed_and_have_a_base():
-    drawn = [tuple(link.chosen_versions(list(range(20)), 3, seed)) for seed in range(5)]
-    assert len(set(drawn)) > 1
-    assert drawn[0] == tuple(link.chosen_versions(list(range(20)), 3, 0))
-    assert all(0 not in versions and list(versions) == sorted(set(versions)) for versions in drawn)
-    assert link.chosen_versions([0, 1, 2], 9, 0) == [1, 2]
+def test_seeds_take_other_versions_while_there_are_enough():
+    kept = [3, 4, 6, 7, 8, 9, 10, 11, 12]
+    assert [link.chosen_versions(kept, 2, seed) for seed in range(4)] == [[4, 6], [7, 8], [9, 10], [11, 12]]
+    assert link.chosen_versions(kept, 3, 2) == [4, 11, 12]
+    assert link.chosen_versions([0, 1, 2], 9, 5) == [1, 2]
 
 
 def test_the_bandwidth_is_where_the_formula_meets_ninety_per_cent():
@@ -94,10 +86,7 @@ def test_the_bandwidth_is_where_the_formula_meets_ninety_per_cent():
 
 
 def transfers_of(encode, apply, size):
-    class Moved:
-        frame_bytes = size
-
-    return [link.Transfer(encode, 0.0, apply, Moved, True)]
+    return [link.Transfer(encode, 0.0, apply, size, "")]
 
 
 def test_an_arm_that_no_bandwidth_helps_has_none_and_is_named():

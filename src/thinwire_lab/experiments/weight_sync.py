@@ -8,7 +8,7 @@ a training run cross a shaped link as full weights and as patches, and the secon
 import tempfile
 from pathlib import Path
 
-from thinwire_lab.experiments.weight_sync_link import busy_rows, compute_rows, payload_rows, transfer_rows
+from thinwire_lab.experiments.weight_sync_link import busy_rows, compute_rows, transfer_rows
 from thinwire_lab.experiments.weight_sync_setup import Config, Rows, model_source
 from thinwire_lab.experiments.weight_sync_training import run_training
 from thinwire_lab.recorder import Recorder
@@ -21,7 +21,7 @@ def run(config: Config, record: Recorder) -> None:
     source = model_source(config, record.assets)
     if config.part == "training":
         with tempfile.TemporaryDirectory(prefix="thinwire-weight-sync-") as folder:
-            rows = run_training(config, record.seed, Path(folder), source)
+            rows = run_training(config, record.seed, Path(folder), source, record.assets, threads=record.threads)
     else:
         rows = _link(config, record, source)
     for step, metric, value, scope in sorted(rows, key=lambda entry: entry[0]):
@@ -29,13 +29,10 @@ def run(config: Config, record: Recorder) -> None:
 
 
 def _link(config: Config, record: Recorder, source: str) -> Rows:
-    versions = record.inputs["versions"]
-    payload = payload_rows(config, versions)
-    record.progress(1, 3)
-    transfers, moved = transfer_rows(config, record.seed, versions)
-    record.progress(2, 3)
-    computed, seconds = compute_rows(config, record.seed, source)
+    computed, seconds = compute_rows(config, record.seed, source, record.assets)
+    record.progress(1, 2)
+    transfers, moved = transfer_rows(config, record.seed, record.inputs["versions"])
     busy, unreached = busy_rows(config, seconds, moved)
     if unreached:
         record.note("bandwidth_90", unreached)
-    return payload + transfers + computed + busy
+    return transfers + computed + busy

@@ -12,43 +12,42 @@ has none.
 
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
-from thinwire.patch import State, diff, encode
-from thinwire.patch.digest import digest_tree
+from thinwire.patch import State, diff, encode, state_digest
+from thinwire.pretrained import load_tokenizer
 from thinwire.sync import DirectoryStore, Manifest, MemoryStore, Publisher, ShapedStore, Subscriber
+from thinwire.sync.chain import committed_versions
 from thinwire.train.loop import GrpoTrainer
 from thinwire.train.rollout import collect
 from thinwire.train.weights import STORAGES
 from thinwire_lab.experiments.weight_sync_setup import (
     Config,
     Rows,
-    digest_number,
     generator,
     load_model,
-    load_tokenizer,
     row,
     sampling_of,
     settings_of,
     task_of,
 )
 
-ONE_ANCHOR = 10**9
 BUSY = 0.9
+_ONE_ANCHOR = 10**9
+_NO_LIMIT = 1e15  # bit/s
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """One version moved by one arm: seconds and bytes."""
+    """One version moved by one arm: seconds, bytes, and the digest of what the receiver holds."""
 
     encode: float
     pull: float
     apply: float
-    manifest: Manifest
-    correct: bool
+    frame_bytes: int
+    held: str
 
 
 def utilisation(compute: float, encode: float, frame_bytes: float, apply: float, bits_per_second: float) -> float:
@@ -68,109 +67,105 @@ def _timed_publish(publisher: Publisher, state: State) -> tuple[Manifest, float]
     return manifest, time.perf_counter() - begun
 
 
-def _timed_pull(reader: Subscriber, expected: str) -> tuple[float, bool]:
+def _timed_pull(reader: Subscriber) -> tuple[State, float]:
     begun = time.perf_counter()
-    reader.pull()
-    seconds = time.perf_counter() - begun
-    assert reader.manifest is not None
-    return seconds, reader.manifest.digest == expected
+    state = reader.pull()
+    return state, time.perf_counter() - begun
 
 
 def _full_transfer(target: State, rate: float) -> Transfer:
     store = MemoryStore()
     publisher = Publisher(store, run_id="link", anchor_every=1, compress_anchors=False)
     manifest, encoded = _timed_publish(publisher, target)
-    applied, _ = _timed_pull(Subscriber(store), manifest.digest)
-    pulled, correct = _timed_pull(Subscriber(ShapedStore(store, rate)), manifest.digest)
-    return Transfer(encoded, pulled, applied, manifest, correct)
+    _, applied = _timed_pull(Subscriber(store))
+    state, pulled = _timed_pull(Subscriber(ShapedStore(store, rate)))
+    return Transfer(encoded, pulled, applied, manifest.frame_bytes, state_digest(state))
 
 
 def _patch_transfer(base: State, target: State, rate: float, encoding: str) -> Transfer:
     store = MemoryStore()
-    publisher = Publisher(store, run_id="link", anchor_every=ONE_ANCHOR, encoding=encoding, compress_anchors=False)
+    publisher = Publisher(store, run_id="link", anchor_every=_ONE_ANCHOR, encoding=encoding, compress_anchors=False)
     publisher.publish(base)
     near, far = Subscriber(store), Subscriber(store)
     near.pull()
     far.pull()
     manifest, encoded = _timed_publish(publisher, target)
-    applied, _ = _timed_pull(near, manifest.digest)
+    if manifest.kind != "patch":
+        raise ValueError(
+            f"the patch takes {manifest.frame_bytes} bytes, no less than the weights: choose other versions"
+        )
+    _, applied = _timed_pull(near)
     far.store = ShapedStore(store, rate)
-    pulled, correct = _timed_pull(far, manifest.digest)
-    return Transfer(encoded, pulled, applied, manifest, correct)
+    state, pulled = _timed_pull(far)
+    return Transfer(encoded, pulled, applied, manifest.frame_bytes, state_digest(state))
 
 
 def chosen_versions(versions: list[int], count: int, seed: int) -> list[int]:
-    """Return ``count`` of ``versions`` (all, if fewer) with a version before them, drawn by the seed, ascending."""
+    """Return ``count`` of ``versions`` (all, if fewer) that have a version before them, ascending.
+
+    Consecutive seeds take consecutive stretches, so that they move other versions while there are enough.
+    """
     followers = versions[1:]
-    order = torch.randperm(len(followers), generator=generator(seed, "versions")).tolist()
-    return sorted(followers[i] for i in order[:count])
+    places = {(seed * count + index) % len(followers) for index in range(min(count, len(followers)))}
+    return [followers[place] for place in sorted(places)]
 
 
 def _copy(state: State) -> State:
     return {name: tensor.clone() for name, tensor in state.items()}
 
 
-def payload_rows(config: Config, versions: Path) -> Rows:
-    """Return, for each kept version after the first, the bytes that each encoding takes."""
-    reader = Subscriber(DirectoryStore(versions))
-    numbers = DirectoryStore(versions).names("versions/")[: config.payloads + 1]
-    base = _copy(reader.pull(0))
-    tree = digest_tree(base)
-    rows: Rows = []
-    for version in range(1, len(numbers)):
-        target = reader.pull(version)
-        target_tree = digest_tree(target)
-        patch = diff(base, target, base_tree=tree, target_tree=target_tree)
-        full_bytes = sum(tensor.nbytes for tensor in target.values())
+def payload_rows(version: int, base: State, target: State, encodings: Sequence[str]) -> Rows:
+    """Return the bytes that each encoding makes of the patch from ``base`` to ``target``."""
+    patch = diff(base, target)
+    full_bytes = sum(tensor.nbytes for tensor in target.values())
+    rows = [
+        row(version, "full_bytes", full_bytes),
+        row(version, "changed_share", patch.changed / patch.total),
+    ]
+    for encoding in encodings:
+        size = len(encode(patch, base, encoding))
         rows += [
-            row(version, "full_bytes", full_bytes),
-            row(version, "changed_share", patch.changed / patch.total),
-            row(version, "state_digest", digest_number(target_tree.root), "trainer"),
+            row(version, "frame_bytes", size, encoding),
+            row(version, "payload_ratio", full_bytes / size, encoding),
         ]
-        for encoding in config.encodings:
-            size = len(encode(patch, base, encoding))
-            rows += [
-                row(version, "frame_bytes", size, encoding),
-                row(version, "payload_ratio", full_bytes / size, encoding),
-            ]
-        base, tree = _copy(target), target_tree
     return rows
 
 
 def transfer_rows(config: Config, seed: int, versions: Path) -> tuple[Rows, dict[str, list[Transfer]]]:
     """Move some kept versions over the shaped link, each as full weights and as a patch."""
     store = DirectoryStore(versions)
-    numbers = sorted(int(name[-15:-5]) for name in store.names("versions/"))
+    numbers = committed_versions(store)
     reader = Subscriber(store)
     rows: Rows = []
     moved: dict[str, list[Transfer]] = {"full": [], "patch": []}
     for version in chosen_versions(numbers, config.transfers, seed):
         base = _copy(reader.pull(numbers[numbers.index(version) - 1]))
         target = _copy(reader.pull(version))
+        rows += payload_rows(version, base, target, config.encodings)
         if not moved["patch"]:  # compiled loops are loaded at their first use, which no clock should see
-            _patch_transfer(base, target, 1e15, config.encoding)
-        expected = reader.manifest.digest if reader.manifest else ""
-        for arm, transfer in (
-            ("full", _full_transfer(target, config.bits_per_second)),
-            ("patch", _patch_transfer(base, target, config.bits_per_second, config.encoding)),
-        ):
-            moved[arm].append(transfer)
-            correct = transfer.correct and transfer.manifest.digest == expected
+            _patch_transfer(base, target, _NO_LIMIT, config.encoding)
+        moved["full"].append(_full_transfer(target, config.bits_per_second))
+        moved["patch"].append(_patch_transfer(base, target, config.bits_per_second, config.encoding))
+        wrong = 0
+        for arm, (*_, transfer) in moved.items():
+            wrong += state_digest(target) != transfer.held
             rows += [
                 row(version, "encode_seconds", transfer.encode, arm),
                 row(version, "pull_seconds", transfer.pull, arm),
                 row(version, "apply_seconds", transfer.apply, arm),
-                row(version, "digest_checks", 1, arm),
-                row(version, "digest_mismatches", not correct, arm),
             ]
-        rows.append(row(version, "pull_ratio", moved["full"][-1].pull / moved["patch"][-1].pull))
+        rows += [
+            row(version, "pull_ratio", moved["full"][-1].pull / moved["patch"][-1].pull),
+            row(version, "digest_checks", len(moved)),
+            row(version, "digest_mismatches", wrong),
+        ]
     return rows, moved
 
 
-def compute_rows(config: Config, seed: int, source: str) -> tuple[Rows, float]:
-    """Measure a rollout and a training step; return the rows and the seconds of both together, means over the steps."""
-    trainer = GrpoTrainer(STORAGES[config.precision](load_model(source)), settings_of(config))
-    tokenizer, task, sampling = load_tokenizer(source), task_of(config, seed), sampling_of(config)
+def compute_rows(config: Config, seed: int, source: str, assets: Path) -> tuple[Rows, float]:
+    """Measure rollouts and training steps; return the rows and the mean seconds of one of each."""
+    trainer = GrpoTrainer(STORAGES[config.precision](load_model(config, source)), settings_of(config))
+    tokenizer, task, sampling = load_tokenizer(source), task_of(config, seed, source, assets), sampling_of(config)
     questions, draws = generator(seed, "questions"), generator(seed, "answers")
     rows: Rows = []
     for step in range(config.compute_steps + 1):
@@ -187,7 +182,7 @@ def compute_rows(config: Config, seed: int, source: str) -> tuple[Rows, float]:
                 row(step, "rollout_seconds", between - begun),
                 row(step, "train_seconds", ended - between),
             ]
-    return rows, statistics.fmean(value for _, _, value, _ in rows) * 2
+    return rows, sum(value for _, _, value, _ in rows) / config.compute_steps
 
 
 def busy_rows(config: Config, compute: float, moved: dict[str, list[Transfer]]) -> tuple[Rows, str]:
@@ -199,7 +194,7 @@ def busy_rows(config: Config, compute: float, moved: dict[str, list[Transfer]]) 
     for arm, transfers in moved.items():
         encoded = statistics.fmean(transfer.encode for transfer in transfers)
         applied = statistics.fmean(transfer.apply for transfer in transfers)
-        size = statistics.fmean(transfer.manifest.frame_bytes for transfer in transfers)
+        size = statistics.fmean(transfer.frame_bytes for transfer in transfers)
         for scope, window in ((arm, batch), (f"{arm}_own_batch", compute)):
             rows += [
                 row(0, "utilisation_limit", window / (window + encoded + applied), scope),

@@ -2,16 +2,20 @@
 
 import hashlib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from thinwire.tasks import Arithmetic
+from thinwire.pretrained import PUBLISHED, load_causal_lm, load_tokenizer
+from thinwire.tasks import Arithmetic, Task, Written
 from thinwire.train.loop import GrpoSettings
 from thinwire.train.rollout import Sampling
+from thinwire_lab.asset_hub import written_questions
 from thinwire_lab.config import StudyConfig
+
+_PACKAGES = "packages"  # folder of the assets that holds downloads
 
 
 class Config(StudyConfig):
@@ -19,23 +23,26 @@ class Config(StudyConfig):
 
     part: Literal["training", "link"] = Field(description="which of the two measurements")
     arm: Literal["full", "patch"] = Field(default="patch", description="training: what moves, weights or patches")
-    model: str = Field(description="asset folder, or a name that transformers can load")
+    model: str = Field(description="asset folder, or a name or path for transformers")
     precision: Literal["fp32_master", "bf16"] = Field(description="storage of the trainer's weights")
-    compute: Literal["float32", "bfloat16"] = Field(description="dtype of the forward pass; bfloat16 is autocast")
-    lr: float = Field(gt=0, description="AdamW's learning rate")
+    compute: Literal["float32", "bfloat16"] = Field(description="dtype of the model's arithmetic")
+    device: str = Field(description="torch device of trainer and worker")
+    lr: float = Field(gt=0, description="AdamW's learning rate after the warm-up")
     warmup: int = Field(ge=0, description="optimizer steps in which the learning rate rises linearly")
-    steps: int = Field(ge=1, description="training: optimizer steps, each with one version")
+    steps: int = Field(ge=1, description="training: optimizer steps, each of which makes a version")
+    task: Literal["arithmetic", "math", "gsm8k"] = Field(description="where the questions come from")
+    kinds: dict[str, float] = Field(description="arithmetic: kind of sum -> its weight in the mix")
+    shots: int = Field(ge=0, description="arithmetic: solved sums before each question")
     prompts: int = Field(ge=1, description="questions a step")
     group: int = Field(ge=2, description="answers a question")
-    shots: int = Field(ge=0, description="solved sums before each question")
-    shares: dict[str, float] = Field(description="kind of sum -> its weight in the mix")
     max_tokens: int = Field(ge=1, description="longest answer, tokens")
     temperature: float = Field(gt=0, description="sampling temperature")
+    prompts_at_once: int = Field(default=0, ge=0, description="questions that are sampled together, 0 for all")
+    samples_at_once: int = Field(default=0, ge=0, description="answers in one backward pass, 0 for all")
     encoding: str = Field(description="encoding of the patches that move")
     encodings: tuple[str, ...] = Field(description="link: encodings whose payload is reported")
     bits_per_second: float = Field(gt=0, description="link: rate of the shaped link, bit/s, no latency added")
-    transfers: int = Field(ge=1, description="link: versions that cross the shaped link, chosen by the seed")
-    payloads: int = Field(ge=1, description="link: versions, from the first on, whose payload is reported")
+    transfers: int = Field(ge=1, description="link: kept versions that cross the shaped link")
     compute_steps: int = Field(ge=1, description="link: measured rollout and training steps, after one unmeasured")
     published_answers: int = Field(ge=1, description="link: answers of a published batch, to which compute is scaled")
 
@@ -51,42 +58,41 @@ def model_source(config: Config, assets: Path) -> str:
     return str(assets / config.model) if (assets / config.model).is_dir() else config.model
 
 
-def load_model(source: str) -> PreTrainedModel:
-    """Load a causal language model with FP32 parameters."""
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-    return model.eval()
+def load_model(config: Config, source: str) -> PreTrainedModel:
+    """Load the model that the trainer starts from."""
+    return load_causal_lm(source, dtype=getattr(torch, config.compute), device=config.device)
 
 
-def blank_model(source: str) -> PreTrainedModel:
+def blank_model(config: Config, source: str) -> PreTrainedModel:
     """Build the architecture alone; its weights are noise until a version is read into it."""
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source), dtype=torch.float32)
-    return model.eval()
+    shape = AutoConfig.from_pretrained(PUBLISHED.get(source, source))
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, dtype=getattr(torch, config.compute))
+    return model.to(config.device).eval()
 
 
-def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer beside the weights."""
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
-    return tokenizer
-
-
-def task_of(config: Config, seed: int) -> Arithmetic:
-    """Return the run's mix of sums with its own shots."""
-    return Arithmetic(config.shares, shots=config.shots, generator=generator(seed, "shots"))
+def task_of(config: Config, seed: int, source: str, assets: Path) -> Task:
+    """Return the task; an arithmetic mix has shots of the seed's own."""
+    if config.task == "arithmetic":
+        return Arithmetic(config.kinds, shots=config.shots, generator=generator(seed, "shots"))
+    questions = written_questions(config.task, load_tokenizer(source), assets / _PACKAGES)
+    return Written(questions, final="boxed" if config.task == "math" else "number")
 
 
 def settings_of(config: Config) -> GrpoSettings:
     """Return the trainer's settings."""
-    return GrpoSettings(lr=config.lr, warmup=config.warmup, temperature=config.temperature, compute=_dtype(config))
+    return GrpoSettings(
+        lr=config.lr,
+        warmup=config.warmup,
+        temperature=config.temperature,
+        samples_at_once=config.samples_at_once,
+    )
 
 
 def sampling_of(config: Config) -> Sampling:
     """Return how answers are drawn."""
-    return Sampling(max_tokens=config.max_tokens, temperature=config.temperature, compute=_dtype(config))
-
-
-def _dtype(config: Config) -> torch.dtype:
-    dtype: torch.dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.compute]
-    return dtype
+    return Sampling(
+        max_tokens=config.max_tokens, temperature=config.temperature, prompts_at_once=config.prompts_at_once
+    )
 
 
 def digest_number(digest: str) -> float:
@@ -98,6 +104,6 @@ Rows = list[tuple[int, str, float, str]]
 """Step, metric, value, scope: what ``Recorder.record`` takes."""
 
 
-def row(step: int, metric: str, value: Any, scope: str = "all") -> tuple[int, str, float, str]:
+def row(step: int, metric: str, value: float, scope: str = "all") -> tuple[int, str, float, str]:
     """Return one row."""
     return step, metric, float(value), scope

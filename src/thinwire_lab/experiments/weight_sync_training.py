@@ -16,6 +16,7 @@ import safetensors.torch
 import torch
 
 from thinwire.patch import state_digest
+from thinwire.pretrained import load_tokenizer
 from thinwire.spawn import run_workers
 from thinwire.sync import DirectoryStore, MissingError, Publisher, Store, Subscriber
 from thinwire.train.loop import GrpoTrainer
@@ -28,7 +29,6 @@ from thinwire_lab.experiments.weight_sync_setup import (
     digest_number,
     generator,
     load_model,
-    load_tokenizer,
     row,
     sampling_of,
     settings_of,
@@ -95,7 +95,7 @@ def _committed(subscriber: Subscriber, version: int) -> int | None:
 
 
 def _train(config: Config, seed: int, store: Store, source: str) -> Rows:
-    trainer = GrpoTrainer(STORAGES[config.precision](load_model(source)), settings_of(config))
+    trainer = GrpoTrainer(STORAGES[config.precision](load_model(config, source)), settings_of(config))
     publisher = Publisher(
         store,
         run_id=f"weight_sync-{config.arm}-{seed}",
@@ -132,13 +132,13 @@ def _train(config: Config, seed: int, store: Store, source: str) -> Rows:
 def _held_by(model: torch.nn.Module, state: State) -> State:
     """Return the values that the model computes with, in the dtypes of ``state``."""
     own = dict(model.named_parameters()) | dict(model.named_buffers())
-    return {name: own[name].detach().to(tensor.dtype) for name, tensor in state.items()}
+    return {name: own[name].detach().to("cpu", tensor.dtype) for name, tensor in state.items()}
 
 
-def _roll_out(config: Config, seed: int, store: Store, source: str) -> Rows:
-    model, tokenizer = blank_model(source), load_tokenizer(source)
+def _roll_out(config: Config, seed: int, store: Store, source: str, assets: Path) -> Rows:
+    model, tokenizer = blank_model(config, source), load_tokenizer(source)
     subscriber = Subscriber(store)
-    task, sampling = task_of(config, seed), sampling_of(config)
+    task, sampling = task_of(config, seed, source, assets), sampling_of(config)
     questions, draws = generator(seed, "questions"), generator(seed, "answers")
     rows: Rows = []
     for version in range(config.steps + 1):
@@ -158,17 +158,20 @@ def _roll_out(config: Config, seed: int, store: Store, source: str) -> Rows:
     return rows
 
 
-def _work(rank: int, config: Config, seed: int, folder: Path, source: str) -> Rows:
+def _work(rank: int, config: Config, seed: int, folder: Path, source: str, assets: Path) -> Rows:
     torch.use_deterministic_algorithms(True)
-    return (_train, _roll_out)[rank](config, seed, DirectoryStore(folder), source)
+    if config.device == "cuda":  # a GPU each, where there are two
+        config = config.model_copy(update={"device": f"cuda:{rank % torch.cuda.device_count()}"})
+    store = DirectoryStore(folder)
+    return _train(config, seed, store, source) if rank == 0 else _roll_out(config, seed, store, source, assets)
 
 
-def run_training(config: Config, seed: int, folder: Path, source: str) -> Rows:
-    """Train ``config.steps`` steps in two processes of one thread each; return the rows of both.
+def run_training(config: Config, seed: int, folder: Path, source: str, assets: Path, *, threads: int) -> Rows:
+    """Train ``config.steps`` steps in two processes of ``threads`` threads each; return the rows of both.
 
     ``folder`` holds the store and is the caller's to delete. Raises WorkerError when either process fails.
     """
-    trained, rolled_out = run_workers(_work, (config, seed, folder, source), workers=2, threads=1)
+    trained, rolled_out = run_workers(_work, (config, seed, folder, source, assets), workers=2, threads=threads)
     rows: Rows = trained + rolled_out
     held = {(step, scope): value for step, metric, value, scope in rows if metric == "state_digest"}
     for version in range(config.steps + 1):
