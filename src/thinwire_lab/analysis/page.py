@@ -35,7 +35,7 @@ tr:last-child td { border-bottom: 0; }
 thead th { background: var(--tint); font-weight: 600; white-space: nowrap; }
 td.num, th.num { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums lining-nums; }
 td.id { white-space: nowrap; font: .8rem/1.6 "Avenir Next", "Segoe UI", Arial, "DejaVu Sans", sans-serif; }
-td.claim { min-width: 15rem; } td.why { min-width: 14rem; color: var(--soft); }
+td.rule { white-space: nowrap; } td.claim { min-width: 15rem; } td.why { min-width: 14rem; color: var(--soft); }
 code { font-size: .85em; overflow-wrap: anywhere; }
 .mark { display: inline-block; font-size: .78rem; font-weight: 600; padding: .1rem .5rem; white-space: nowrap;
   border: 1.5px solid var(--ink); border-radius: 1rem; }
@@ -44,6 +44,15 @@ code { font-size: .85em; overflow-wrap: anywhere; }
 .undecided { background: var(--tint); }
 .not-tested, .stale { border-style: dashed; border-color: var(--soft); color: var(--soft); }
 details { margin: 1rem 0; } summary { cursor: pointer; font-size: .9rem; color: var(--accent); }
+@media (max-width: 40rem) {
+  .scroll:has(> .claims) { border: 0; background: none; overflow: visible; }
+  .claims, .claims tbody, .claims tr, .claims td { display: block; text-align: left; white-space: normal; }
+  .claims thead { display: none; }
+  .claims tr { background: #fff; border: 1px solid var(--line); margin-bottom: .75rem; padding: .6rem .8rem; }
+  .claims td { border: 0; padding: .1rem 0; }
+  .claims td:empty { display: none; }
+  .claims td[data-label]::before { content: attr(data-label) ": "; color: var(--soft); }
+}
 @media print { body { font-size: 10pt; } section { break-inside: auto; } details { display: none; } }
 </style>
 </head>
@@ -58,13 +67,14 @@ straddles the rule, or a single run gave none; <em>not tested</em> and <em>stale
 <nav>{% for study in studies %}<a href="#{{ study.name }}">{{ study.title }}</a>{% endfor %}</nav>
 </header>
 
-<div class="scroll"><table>
+<div class="scroll"><table class="claims">
 <thead><tr><th>Claim</th><th>Statement</th><th>Published</th><th class="num">Found here</th><th class="num">n</th>
 <th>Rule</th><th>Verdict</th></tr></thead>
 <tbody>
 {% for row in claims %}<tr><td class="id"><a href="#{{ row.study }}">{{ row.id }}</a></td>
-<td class="claim">{{ row.statement }}</td><td>{{ row.published }}</td><td class="num">{{ row.found }}</td>
-<td class="num">{{ row.n }}</td><td>{{ row.rule }}</td>
+<td class="claim">{{ row.statement }}</td><td data-label="Published">{{ row.published }}</td>
+<td class="num" data-label="Found here">{{ row.found }}</td><td class="num" data-label="n">{{ row.n }}</td>
+<td class="rule" data-label="Rule">{{ row.rule }}</td>
 <td><span class="mark {{ row.css }}">{{ row.verdict }}</span></td></tr>
 {% endfor %}</tbody></table></div>
 
@@ -79,14 +89,15 @@ straddles the rule, or a single run gave none; <em>not tested</em> and <em>stale
 {% endfor %}
 {% if study.claims %}
 <h3>Verdicts</h3>
-<div class="scroll"><table>
+<div class="scroll"><table class="claims">
 <thead><tr><th>Claim</th><th>Verdict</th><th class="num">Found [95&nbsp;%]</th><th class="num">n</th><th>Rule</th>
 <th>Measured</th><th>Why</th><th>Deciding cell</th></tr></thead>
 <tbody>
 {% for row in study.claims %}<tr><td class="id">{{ row.id }}</td>
-<td><span class="mark {{ row.css }}">{{ row.verdict }}</span></td><td class="num">{{ row.found }}</td>
-<td class="num">{{ row.n }}</td><td>{{ row.rule }}</td><td class="claim">{{ row.measured }}</td>
-<td class="why">{{ row.reason }}</td><td><code>{{ row.cell }}</code></td></tr>
+<td><span class="mark {{ row.css }}">{{ row.verdict }}</span></td>
+<td class="num" data-label="Found">{{ row.found }}</td><td class="num" data-label="n">{{ row.n }}</td>
+<td class="rule" data-label="Rule">{{ row.rule }}</td><td class="claim" data-label="Measured">{{ row.measured }}</td>
+<td class="why" data-label="Why">{{ row.reason }}</td><td data-label="Cell"><code>{{ row.cell }}</code></td></tr>
 {% endfor %}</tbody></table></div>
 {% endif %}
 {% if study.tables %}

@@ -192,8 +192,7 @@ class AllEqual(Strict):
     """Every step's value of each metric is the same double, in two cells seed by seed, or in two scopes of one cell."""
 
     kind: Literal["all_equal"]
-    metrics: list[str] = Field(min_length=1)
-    scope: str = "all"
+    metrics: list[str] = Field(min_length=1, description="`metric`, or `metric@scope` for another scope than `all`")
     scopes: tuple[str, str] | None = Field(default=None, description="compare these within the role `cell`")
 
     @property
@@ -201,24 +200,25 @@ class AllEqual(Strict):
         """The rule in words."""
         return "all equal"
 
-    def _sides(self, cells: Cells) -> tuple[tuple[str, str], tuple[str, str]]:
+    def _sides(self, cells: Cells) -> tuple[str, str]:
         if self.scopes is not None:
-            cell = _only(cells, "cell")
-            return (cell, self.scopes[0]), (cell, self.scopes[1])
-        return (_only(cells, "left"), self.scope), (_only(cells, "right"), self.scope)
+            return _only(cells, "cell"), _only(cells, "cell")
+        return _only(cells, "left"), _only(cells, "right")
 
     def decide(self, summaries: Summaries, cells: Cells) -> Finding:
         """Compare fingerprints of all steps; ``n`` counts the compared values. Raises EvidenceError."""
-        (left, left_scope), (right, right_scope) = self._sides(cells)
+        left, right = self._sides(cells)
         cell = left if left == right else f"{left} against {right}"
         compared, unequal = 0, []
-        for metric in self.metrics:
-            first = summaries.traces(left, metric, left_scope)
-            second = summaries.traces(right, metric, right_scope)
+        for named in self.metrics:
+            metric, _, scope = named.partition("@")
+            scopes = self.scopes or (scope or "all", scope or "all")
+            first = summaries.traces(left, metric, scopes[0])
+            second = summaries.traces(right, metric, scopes[1])
             if first.keys() != second.keys():
-                raise EvidenceError(f"{metric} was recorded for the seeds {sorted(first)} and {sorted(second)}")
+                raise EvidenceError(f"{named} was recorded for the seeds {sorted(first)} and {sorted(second)}")
             compared += sum(steps for steps, _ in first.values())
-            unequal += [f"{metric} of seed {seed}" for seed in sorted(first) if first[seed] != second[seed]]
+            unequal += [f"{named} of seed {seed}" for seed in sorted(first) if first[seed] != second[seed]]
         if unequal:
             return Finding("fails", f"differs: {', '.join(unequal)}", n=compared, cell=cell)
         return Finding("holds", f"{compared} values compared, all equal", n=compared, cell=cell)
