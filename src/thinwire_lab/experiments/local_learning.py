@@ -1,0 +1,152 @@
+"""Local learning: quality, throughput and memory of training in stages, against global backpropagation.
+
+``part`` says which of the three a row measures. Quality trains one arm and scores held-out text. Throughput and memory
+compare arms within one run, interleaved, because a ratio of two runs at different times is one of two loads.
+"""
+
+import os
+import statistics
+import time
+from typing import Literal
+
+import torch
+from pydantic import Field
+
+from thinwire.local import Schedule, TrainingPlan, open_schedule
+from thinwire.local.engine import APPLIED, READ
+from thinwire.models import ByteTransformerConfig
+from thinwire.muon import Recipe
+from thinwire.patch import state_digest
+from thinwire_lab.config import StudyConfig
+from thinwire_lab.experiments.local_learning_memory import net_peak
+from thinwire_lab.experiments.local_learning_text import TextBatches, held_out_bits, named_seed
+from thinwire_lab.recorder import Recorder
+
+Arm = Literal["global_backprop", "local_independent", "rgc_sync", "rgc_async"]
+CHUNK = 50
+"""Steps between two reports of progress."""
+
+
+class Config(StudyConfig):
+    """Values of a row."""
+
+    part: Literal["quality", "throughput", "memory"] = Field(description="what the row measures")
+    arm: Arm = Field(default="rgc_async", description="schedule that a quality row trains under")
+    text: Literal["enwiki", "stories", "enwik8", "tinystories"] = Field(default="enwiki", description="corpus")
+    blocks: int = Field(default=24, ge=1, description="blocks of the transformer")
+    stages: int = Field(default=4, ge=1, description="stages they are cut into")
+    width: int = Field(default=64, ge=2, description="width of the residual stream")
+    heads: int = Field(default=4, ge=1, description="attention heads")
+    context: int = Field(default=128, ge=1, description="context in bytes")
+    batch: int = Field(default=8, ge=1, description="windows a batch")
+    steps: int = Field(default=300, ge=1, description="batches that a quality row trains; a memory row trains 8")
+    staleness: int = Field(default=8, ge=0, description="readout updates that an asynchronous snapshot may lack")
+    muon_lr: float = Field(default=0.02, gt=0, description="learning rate of the block matrices")
+    adam_lr: float = Field(default=1e-2, gt=0, description="learning rate of embedding and readout")
+    warmup: int = Field(default=50, ge=0, description="warm-up in steps")
+    held_out: int = Field(default=32, ge=1, description="held-out segments, each 16 contexts long")
+    global_threads: tuple[int, ...] = Field(default=(1, 2), description="thread counts of global_backprop to time")
+    stage_threads: int = Field(default=1, ge=1, description="threads of each stage's process")
+    repeats: int = Field(default=8, ge=1, description="timed repeats of every arm, after one untimed")
+    repeat_steps: int = Field(default=12, ge=1, description="batches an arm trains in a repeat")
+
+    def plan(self, seed: int, steps: int, threads: int) -> TrainingPlan:
+        """The library's plan for these values."""
+        return TrainingPlan(
+            model=ByteTransformerConfig(self.blocks, self.width, self.heads, self.context),
+            steps=steps,
+            seed=named_seed(seed, "initial weights"),
+            stages=self.stages,
+            threads=threads,
+            staleness=self.staleness,
+            recipe=Recipe(muon_lr=self.muon_lr, adam_lr=self.adam_lr, warmup=self.warmup),
+        )
+
+    def batches(self, record: Recorder) -> TextBatches:
+        """The training batches of a run."""
+        return TextBatches(record.assets / "texts" / self.text, record.seed, self.batch, self.context)
+
+
+def run(config: Config, record: Recorder) -> None:
+    """Measure the row's part."""
+    # Deterministic mode also fills every fresh tensor, which would slow this process and not the stage workers.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    _note_machine(record, "before")
+    {"quality": _quality, "throughput": _throughput, "memory": _memory}[config.part](config, record)
+    _note_machine(record, "after")
+
+
+def _note_machine(record: Recorder, when: str) -> None:
+    record.note(f"load_{when}", list(os.getloadavg()))
+    record.note("cores", sorted(os.sched_getaffinity(0)))
+
+
+def _quality(config: Config, record: Recorder) -> None:
+    threads = config.stage_threads if config.arm == "rgc_async" else record.threads
+    plan = config.plan(record.seed, config.steps, threads)
+    with open_schedule(config.arm, plan, config.batches(record)) as schedule:
+        losses, began = [], time.monotonic()
+        while schedule.done < config.steps:
+            losses += schedule.advance(min(CHUNK, config.steps - schedule.done))
+            record.progress(schedule.done, config.steps)
+        record.record(config.steps, "train_seconds", time.monotonic() - began)
+        model, ledger = schedule.model(), schedule.ledger()
+    for step, loss in enumerate(losses):
+        record.record(step, "loss", loss)
+    if ledger is not None:
+        lag = ledger[:, :, APPLIED] - ledger[:, :, READ]
+        for stage, row in enumerate(lag):
+            record.record(config.steps, "readout_lag", row.double().mean().item(), f"stage_{stage}")
+            record.record(config.steps, "readout_lag_max", row.max().item(), f"stage_{stage}")
+    bits = held_out_bits(model, record.assets / "texts" / config.text, config.held_out)
+    for place, value in enumerate(bits):
+        record.record(config.steps, "segment_bits_per_byte", value, f"segment_{place:03d}")
+    record.record(config.steps, "bits_per_byte", statistics.fmean(bits))
+    record.record(config.steps, "bytes_trained", config.steps * config.batch * config.context)
+    record.record(config.steps, "state_digest", int(state_digest(dict(model.state_dict()))[:13], 16))
+
+
+def _throughput(config: Config, record: Recorder) -> None:
+    steps = (config.repeats + 1) * config.repeat_steps
+    batches = config.batches(record)
+    arms: dict[str, Schedule] = {}
+    try:
+        arms["rgc_async"] = open_schedule("rgc_async", config.plan(record.seed, steps, config.stage_threads), batches)
+        for threads in config.global_threads:
+            plan = config.plan(record.seed, steps, threads)
+            arms[f"global_backprop_{threads}"] = open_schedule("global_backprop", plan, batches)
+        rates: dict[str, list[float]] = {name: [] for name in arms}
+        for repeat in range(config.repeats + 1):  # the first of each arm warms up
+            turn = repeat % len(arms)
+            for name in [*arms][turn:] + [*arms][:turn]:
+                began = time.perf_counter()
+                arms[name].advance(config.repeat_steps)
+                seconds = time.perf_counter() - began
+                if repeat:
+                    rates[name].append(config.repeat_steps * config.batch * config.context / seconds)
+            record.progress(repeat + 1, config.repeats + 1)
+    finally:
+        for arm in arms.values():
+            arm.close()
+    for name, values in rates.items():
+        for repeat, rate in enumerate(values):
+            record.record(repeat, "throughput", rate, name)
+    best = max((name for name in rates if name != "rgc_async"), key=lambda name: statistics.median(rates[name]))
+    record.note("best_global", best)
+    for repeat, (ours, theirs) in enumerate(zip(rates["rgc_async"], rates[best], strict=True)):
+        record.record(repeat, "throughput_ratio", ours / theirs)
+
+
+def _memory(config: Config, record: Recorder) -> None:
+    batches = config.batches(record)
+    peaks = {}
+    for done, arm in enumerate(("global_backprop", "rgc_async")):
+        net, floor, samples = net_peak(arm, config.plan(record.seed, 8, config.stage_threads), batches)
+        peaks[arm] = net["Pss"]
+        record.record(0, "peak_pss", net["Pss"], arm)
+        record.record(0, "peak_anonymous", net["Pss_Anon"], arm)
+        record.record(0, "peak_shared", net["Pss_Shmem"], arm)
+        record.record(0, "process_floor", floor["Pss"], arm)
+        record.note(f"samples_{arm}", samples)
+        record.progress(done + 1, 2)
+    record.record(0, "memory_ratio", peaks["rgc_async"] / peaks["global_backprop"])

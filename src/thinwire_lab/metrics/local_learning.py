@@ -1,0 +1,25 @@
+"""What ``local_learning`` records.
+
+Quality: ``step`` counts batches; scopes ``all``, ``segment_000`` ... and ``stage_0`` ... Throughput: ``step`` is the
+repeat; scopes are the arms with their threads, ``global_backprop_1``. Memory: scopes are the arms.
+"""
+
+from thinwire_lab.tables import Metric
+
+METRICS = (
+    Metric("bits_per_byte", "bit/B", "lower", description="held-out loss of the trained model on the test part"),
+    Metric("segment_bits_per_byte", "bit/B", "lower", description="the same, one held-out segment"),
+    Metric("loss", "nats", description="training loss of the final stage (or of the whole model) on a batch"),
+    Metric("bytes_trained", "B", description="bytes that were predicted in training"),
+    Metric("state_digest", "1", description="first 52 bits of the digest of the trained weights"),
+    Metric("readout_lag", "1", "lower", True, "readout updates that a stage's snapshot lacked, mean of its batches"),
+    Metric("readout_lag_max", "1", "lower", True, "the same, the largest of all batches"),
+    Metric("train_seconds", "s", "lower", True, "training without start and evaluation"),
+    Metric("throughput", "B/s", "higher", True, "bytes trained a second, filling and emptying the pipeline included"),
+    Metric("throughput_ratio", "1", "higher", True, "rgc_async over the best thread count of global_backprop"),
+    Metric("peak_pss", "B", "lower", True, "peak PSS summed over all processes, less process_floor"),
+    Metric("peak_anonymous", "B", "lower", True, "anonymous part of the sum at its own peak, less the floor's"),
+    Metric("peak_shared", "B", "lower", True, "shared-memory part of the sum at its own peak, less the floor's"),
+    Metric("process_floor", "B", "lower", True, "PSS summed over as many processes that only imported the library"),
+    Metric("memory_ratio", "1", "lower", True, "peak_pss of rgc_async over that of global_backprop"),
+)
