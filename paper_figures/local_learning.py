@@ -15,7 +15,12 @@ ARMS = {
     "rgc_sync": "RGC, synchronous",
     "rgc_async": "RGC, asynchronous",
 }
-TEXTS = {"enwiki": "enwiki slice", "stories": "children's stories"}
+TEXTS = {
+    "enwiki": "enwiki slice",
+    "enwik8": "enwik8",
+    "stories": "children's stories",
+    "tinystories": "TinyStories",
+}
 
 
 def of(table, **axes):
@@ -88,8 +93,9 @@ def main():
     asked = plots.arguments()
     seeds = plots.read_tables(asked.summaries, "local_learning").seed(MEASURE)
     figure, axes = plots.start(__file__, 7.2, 4.6, mosaic=[["a", "b"], ["c", "c"]], height_ratios=[1, 1.5])
-    by_arm(axes["a"], seeds, "enwiki", "a")
-    by_arm(axes["b"], seeds, "stories", "b")
+    present = set(seeds["text"]) if "text" in seeds else set()
+    by_arm(axes["a"], seeds, "enwik8" if "enwik8" in present else "enwiki", "a")
+    by_arm(axes["b"], seeds, "tinystories" if "tinystories" in present else "stories", "b")
     axes["b"].tick_params(labelleft=False)
     forest(axes["c"], seeds, asked.published)
     plots.save(figure, __file__, asked, "One mark a seed in a and b; thin lines join the arms of a seed.")

@@ -10,15 +10,17 @@ PANELS = (
 )
 
 
-def label(row):
-    count = row.get("threads", "")
-    threads = f", {count} thread{'' if count == '1' else 's'}" if isinstance(count, str) and count else ""
-    return f"{str(row['arm']).replace('_', ' ')}{threads}"
+def label(scope):
+    arm, _, threads = scope.rpartition("_")
+    named = {"global_backprop": "global", "rgc_async": "RGC, asynchronous"}
+    if threads.isdigit():
+        return f"{named.get(arm, arm)}, {threads} thread{'' if threads == '1' else 's'}"
+    return named.get(scope, scope.replace("_", " "))
 
 
 def panel(ax, tables, published, asked):
     title, part, measure, unit, axis, name = asked
-    totals = tables.total(measure)
+    totals = tables.total(measure, scope=None)
     totals = totals[totals["part"] == part] if "part" in totals else totals.iloc[:0]
     if totals.empty:
         plots.blank(ax)
@@ -27,14 +29,14 @@ def panel(ax, tables, published, asked):
     for column in ("mean", "lower", "upper"):
         totals[column] = totals[column] / unit
     for place in range(len(totals)):
-        ours = totals["arm"][place] == ASYNC
+        ours = totals["scope"][place] == ASYNC
         look = {"fmt": "D" if ours else "o", "color": "#c0561f" if ours else plots.INK}
         plots.error_bars(ax, [place], totals.iloc[[place]], horizontal=True, **look)
-    base = totals[totals["arm"] == BASELINE]["mean"]
+    base = totals[totals["scope"].str.startswith(BASELINE)]["mean"]
     if len(base):
         value = float(base.max()) * plots.headline(published, name)
         plots.published_line(ax, value, f"published: {plots.headline(published, name):g} x global", horizontal=False)
-    ax.set_yticks(range(len(totals)), labels=[label(row) for _, row in totals.iterrows()])
+    ax.set_yticks(range(len(totals)), labels=[label(scope) for scope in totals["scope"]])
     ax.set_ylim(-0.6, len(totals) - 0.4)
     ax.set_xlim(left=0)
     ax.set_xlabel(axis)

@@ -87,7 +87,7 @@ def _decide(claim: Claim, summaries: Path, scale: Scale, fresh: Callable[[str], 
     cells = claim.cells.get(scale)
     if cells is None:
         return Finding("not tested", f"no cell decides this claim at {scale} scale")
-    planned = "; ".join(cell for group in cells.values() for cell in group)
+    planned = "; ".join(dict.fromkeys(cell for group in cells.values() for cell in group))
     try:
         finding = claim.rule.decide(Summaries(summaries, claim.study), cells)
     except EvidenceError as error:

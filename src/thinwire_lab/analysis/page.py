@@ -35,7 +35,8 @@ tr:last-child td { border-bottom: 0; }
 thead th { background: var(--tint); font-weight: 600; white-space: nowrap; }
 td.num, th.num { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums lining-nums; }
 td.id { white-space: nowrap; font: .8rem/1.6 "Avenir Next", "Segoe UI", Arial, "DejaVu Sans", sans-serif; }
-td.rule { white-space: nowrap; } td.claim { min-width: 15rem; } td.why { min-width: 14rem; color: var(--soft); }
+td.rule { white-space: nowrap; } td.claim { min-width: 15rem; }
+td.why { min-width: 18rem; } td.why span { color: var(--soft); }
 code { font-size: .85em; overflow-wrap: anywhere; }
 .mark { display: inline-block; font-size: .78rem; font-weight: 600; padding: .1rem .5rem; white-space: nowrap;
   border: 1.5px solid var(--ink); border-radius: 1rem; }
@@ -91,13 +92,14 @@ straddles the rule, or a single run gave none; <em>not tested</em> and <em>stale
 <h3>Verdicts</h3>
 <div class="scroll"><table class="claims">
 <thead><tr><th>Claim</th><th>Verdict</th><th class="num">Found [95&nbsp;%]</th><th class="num">n</th><th>Rule</th>
-<th>Measured</th><th>Why</th><th>Deciding cell</th></tr></thead>
+<th>Measured, and why this verdict</th></tr></thead>
 <tbody>
 {% for row in study.claims %}<tr><td class="id">{{ row.id }}</td>
 <td><span class="mark {{ row.css }}">{{ row.verdict }}</span></td>
 <td class="num" data-label="Found">{{ row.found }}</td><td class="num" data-label="n">{{ row.n }}</td>
-<td class="rule" data-label="Rule">{{ row.rule }}</td><td class="claim" data-label="Measured">{{ row.measured }}</td>
-<td class="why" data-label="Why">{{ row.reason }}</td><td data-label="Cell"><code>{{ row.cell }}</code></td></tr>
+<td class="rule" data-label="Rule">{{ row.rule }}</td><td class="why">{{ row.measured }}.
+<span>{{ row.reason[:1]|upper }}{{ row.reason[1:] }}{% if row.reason[-1:] != "." %}.{% endif %}</span>
+{% if row.cell %}<code>{{ row.cell }}</code>{% endif %}</td></tr>
 {% endfor %}</tbody></table></div>
 {% endif %}
 {% if study.tables %}
@@ -105,10 +107,11 @@ straddles the rule, or a single run gave none; <em>not tested</em> and <em>stale
 {% for table in study.tables %}
 <details{% if loop.first %} open{% endif %}><summary>{{ table.title }}</summary>
 <div class="scroll"><table>
-<thead><tr><th>Cell</th><th class="num">n</th>{% for name in table.columns %}<th class="num">{{ name }}</th>{% endfor %}
-</tr></thead>
+<thead><tr>{% for key in table["keys"] %}<th>{{ key }}</th>{% endfor %}<th class="num">n</th>
+{% for name in table.columns %}<th class="num">{{ name }}</th>{% endfor %}</tr></thead>
 <tbody>
-{% for row in table.rows %}<tr><td><code>{{ row.cell }}</code></td><td class="num">{{ row.n }}</td>
+{% for row in table.rows %}<tr>{% for key in row["keys"] %}<td><code>{{ key }}</code></td>{% endfor %}
+<td class="num">{{ row.n }}</td>
 {% for value in row["values"] %}<td class="num">{{ value }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div></details>
 {% endfor %}

@@ -64,31 +64,39 @@ def _cell_text(row: dict[str, Any]) -> str:
     return f"{mean} [{number(float(row['lower']), unit)}, {number(float(row['upper']), unit)}]"
 
 
+def _table(title: str, rows: list[dict[str, Any]], keys: tuple[str, ...]) -> dict[str, Any]:
+    """Totals as a table of the ``keys`` x measures."""
+    columns = list(dict.fromkeys(row["measure"] for row in rows))
+    units = {row["measure"]: row["unit"] for row in rows}
+    groups: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] or "all" for key in keys), {})[row["measure"]] = row
+    lines = [
+        {
+            "keys": list(key),
+            "n": max(int(row["n"]) for row in measures.values()),
+            "values": [_cell_text(measures[name]) if name in measures else "" for name in columns],
+        }
+        for key, measures in groups.items()
+    ]
+    heads = [name if units[name] in ("", "1", "share", "ratio") else f"{name} ({units[name]})" for name in columns]
+    return {"title": title, "keys": keys, "columns": heads, "rows": lines}
+
+
 def _tables(folder: Path) -> list[dict[str, Any]]:
-    """Totals as cells x measures, one table for each value of a first axis named ``part``."""
-    tables = [read_summary(folder / name) for name in ("totals.csv", "clock_totals.csv")]
-    totals = [row for table in tables for row in records(table)]
-    parts: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+    """One table for each value of an axis ``part``, and one more where measures were kept by scope."""
+    totals = [row for name in ("totals.csv", "clock_totals.csv") for row in records(read_summary(folder / name))]
+    parts: dict[tuple[str, bool], list[dict[str, Any]]] = {}
     for row in totals:
-        part, _, rest = str(row["cell"]).partition(",")
-        title, cell = (part.removeprefix("part="), rest) if part.startswith("part=") else ("all cells", row["cell"])
-        scope = "" if row["scope"] == "all" else f" · {row['scope']}"
-        parts.setdefault(title, {}).setdefault(cell, {})[f"{row['measure']}{scope}"] = row
-    shown = []
-    for title, cells in parts.items():
-        columns = list(dict.fromkeys(name for measures in cells.values() for name in measures))
-        units = {name: row["unit"] for measures in cells.values() for name, row in measures.items()}
-        rows = [
-            {
-                "cell": cell or "all",
-                "n": max(int(row["n"]) for row in measures.values()),
-                "values": [_cell_text(measures[name]) if name in measures else "" for name in columns],
-            }
-            for cell, measures in cells.items()
-        ]
-        heads = [name if units[name] in ("", "share", "ratio") else f"{name} ({units[name]})" for name in columns]
-        shown.append({"title": title, "columns": heads, "rows": rows})
-    return shown
+        axes = str(row["cell"]).split(",")
+        named = [axis.removeprefix("part=") for axis in axes if axis.startswith("part=")]
+        cell = ",".join(axis for axis in axes if not axis.startswith("part="))
+        scoped = row["scope"] != "all"
+        parts.setdefault((named[0] if named else "all cells", scoped), []).append({**row, "cell": cell})
+    return [
+        _table(f"{part}, by scope" if scoped else part, rows, ("cell", "scope") if scoped else ("cell",))
+        for (part, scoped), rows in sorted(parts.items(), key=lambda item: item[0])
+    ]
 
 
 def _limits(page: Path) -> Markup:
