@@ -9,6 +9,7 @@ stand beside it for comparison. One value has no interval: a width that nothing 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -47,6 +48,11 @@ def _mean_sd(numbers: list[float]) -> tuple[float, float]:
     return mean, math.sqrt(math.fsum((number - mean) ** 2 for number in numbers) / (len(numbers) - 1))
 
 
+@lru_cache(maxsize=256)
+def _t_quantile(share: float, df: int) -> float:
+    return float(stats.t.ppf(share, df))
+
+
 def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
     """Two-sided Student t interval of the mean of independent values.
 
@@ -59,7 +65,7 @@ def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
     mean, sd = _mean_sd(numbers)
     if n == 1:
         return Interval(mean, None, None, None, 1, level)
-    half = float(stats.t.ppf(0.5 + level / 2, n - 1)) * sd / math.sqrt(n)
+    half = _t_quantile(0.5 + level / 2, n - 1) * sd / math.sqrt(n)
     return Interval(mean, sd, mean - half, mean + half, n, level)
 
 
