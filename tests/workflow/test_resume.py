@@ -32,7 +32,15 @@ def project(tmp_path):
     (tmp_path / "configs" / "config.yaml").write_text("scale: smoke\nstudies: [local_learning]\nwandb: offline\n")
     study = yaml.safe_load((ROOT / "configs" / "studies" / "local_learning.yaml").read_text())
     study["scales"]["smoke"]["grid"] = [
-        {"axes": {"part": ["quality"], "arm": ["global", "independent"], "text": ["enwiki"], "seed": [0]}, "seconds": 8}
+        {
+            "axes": {
+                "part": ["quality"],
+                "arm": ["global_backprop", "local_independent"],
+                "text": ["enwiki"],
+                "seed": [0],
+            },
+            "seconds": 8,
+        }
     ]
     (tmp_path / "configs" / "studies" / "local_learning.yaml").write_text(yaml.safe_dump(study))
     for text in ("enwiki", "stories"):
@@ -101,8 +109,8 @@ def test_a_failing_run_is_named_with_its_reason_and_log_and_the_rest_goes_on(pro
     assert "Traceback" in (project / log).read_text()
     runs = project / "results" / "smoke" / "runs" / "local_learning"
     assert {path.parent.name for path in runs.glob("*/run.json")} == {
-        "part=quality,arm=global,text=enwiki,seed=0",
-        "part=quality,arm=independent,text=enwiki,seed=0",
+        "part=quality,arm=global_backprop,text=enwiki,seed=0",
+        "part=quality,arm=local_independent,text=enwiki,seed=0",
     }
 
 
