@@ -85,6 +85,8 @@ class Strategy(ABC):
     def __init__(self, parameters: Mapping[str, torch.Tensor], exchange: Exchange) -> None:
         """Take the FP32 master ``parameters`` by name; all trainers must hold the same ones, bit for bit.
 
+        Parameters may live on any device; what is exchanged and what is kept between rounds is on the CPU.
+
         Raises ValueError for another dtype and ExchangeError when names, shapes or bits differ between trainers.
         """
         for name, parameter in parameters.items():
@@ -105,7 +107,7 @@ class Strategy(ABC):
 
     def check_agreement(self) -> str:
         """Return the state digest of the parameters, equal on all trainers. Raises ExchangeError otherwise."""
-        digest = state_digest({name: parameter.detach() for name, parameter in self.parameters.items()})
+        digest = state_digest({name: parameter.detach().cpu() for name, parameter in self.parameters.items()})
         self.exchange.agree("state digest of the weights", digest)
         return digest
 
@@ -156,7 +158,9 @@ class DDP(Strategy):
         for parameter in self.parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            traffic += self.exchange.mean_(parameter.grad)
+            mean = parameter.grad.cpu()
+            traffic += self.exchange.mean_(mean)
+            parameter.grad.copy_(mean)  # nothing moves where the gradient itself is on the CPU
         self._pending = traffic
 
     def finish_step(self) -> Outcome:
@@ -192,7 +196,7 @@ class _Rounds(Strategy):
         self.momentum = momentum
         self.nesterov = nesterov
         self.inner = 0
-        self.theta: Tensors = {name: p.detach().clone() for name, p in self.parameters.items()}
+        self.theta: Tensors = {name: p.detach().to("cpu", copy=True) for name, p in self.parameters.items()}
         self.velocity: Tensors = {name: torch.zeros_like(p) for name, p in self.theta.items()}
 
     def average_gradients(self) -> None:
@@ -213,7 +217,7 @@ class _Rounds(Strategy):
         """Average the changes of all trainers and :meth:`_apply` the mean to every parameter."""
 
     def _change(self, name: str) -> torch.Tensor:
-        return self.theta[name] - self.parameters[name]
+        return self.theta[name] - self.parameters[name].cpu()
 
     def _apply(self, name: str, mean: torch.Tensor) -> None:
         theta = self.theta[name]
