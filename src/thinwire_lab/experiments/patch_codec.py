@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import brotli
 import lz4.frame
@@ -27,7 +28,7 @@ from thinwire.patch.digest import DigestTree, digest_tree
 from thinwire.patch.patch import TensorPatch
 from thinwire.patch.published import pack_published, unpack_published
 from thinwire.sync import DirectoryStore, Subscriber
-from thinwire.sync.chain import committed_versions
+from thinwire.sync.chain import committed_versions, read_manifest
 from thinwire_lab.config import StudyConfig
 from thinwire_lab.experiments.patch_codec_bound import entropy_bound
 from thinwire_lab.recorder import Recorder
@@ -230,32 +231,35 @@ def _owned(state: State) -> State:
     return {name: tensor.clone() for name, tensor in state.items()}
 
 
+def _pairs(store: DirectoryStore, most: int, source: str) -> list[tuple[int, int]]:
+    """Return the last ``most`` pairs of consecutive versions that differ (a step without advantages changes nothing)."""
+    manifests = [read_manifest(store, version) for version in committed_versions(store)]
+    pairs = [(a.version, b.version) for a, b in pairwise(manifests) if a.digest != b.digest]
+    if not pairs:
+        raise ValueError(f"the chain of {source} holds {len(manifests)} versions, of which no two in a row differ")
+    return pairs[-most:]
+
+
 def run(config: Config, record: Recorder) -> None:
     """Code the last version pairs of the chain under ``record.inputs["versions"]`` with every codec.
 
-    Raises ValueError for a chain of fewer than two versions or one whose versions do not differ.
+    Raises ValueError for a chain without two consecutive versions that differ.
     """
     store = DirectoryStore(record.inputs["versions"])
-    versions = committed_versions(store)[-config.pairs - 1 :]
-    if len(versions) < 2:
-        raise ValueError(f"the chain of {config.source} holds {len(versions)} versions, at least 2 are needed")
+    pairs = _pairs(store, config.pairs, config.source)
     reader = Subscriber(store)
-    base = _owned(reader.pull(versions[0]))
-    base_tree = digest_tree(base, threads=record.threads)
-    record.note("pairs", len(versions) - 1)
-    for done, version in enumerate(versions[1:], start=1):
+    record.note("pairs", len(pairs))
+    for done, (before, version) in enumerate(pairs, start=1):
+        base = _owned(reader.pull(before))
         target = _owned(reader.pull(version))
-        target_tree = digest_tree(target, threads=record.threads)
+        base_tree, target_tree = (digest_tree(state, threads=record.threads) for state in (base, target))
         step = Step(base, target, base_tree, target_tree, record.threads)
-        if base_tree.root == target_tree.root:
-            raise ValueError(f"version {version} of {config.source} is its predecessor: nothing to code")
         state = _owned(base)
         _measure_sizes(step, state, version, record)
-        if done > len(versions) - 1 - config.timed_pairs:
+        if done > len(pairs) - config.timed_pairs:
             _measure_speeds(step, state, version, config.repeats, record)
-        record.progress(done, len(versions) - 1)
-        base, base_tree = target, target_tree
-    full = sum(tensor.nbytes for tensor in base.values())
+        record.progress(done, len(pairs))
+    full = sum(tensor.nbytes for tensor in target.values())
     for name, compress in (("planes", True), ("raw", False)):
-        frame = encode_anchor(base, compress=compress, threads=record.threads, tree=base_tree)
-        record.record(versions[-1], "anchor_share", len(frame) / full, name)
+        frame = encode_anchor(target, compress=compress, threads=record.threads, tree=step.target_tree)
+        record.record(version, "anchor_share", len(frame) / full, name)
