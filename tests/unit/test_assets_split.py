@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thinwire_lab.asset_texts import chapters, split
-from thinwire_lab.asset_weights import bin_widths, group_of, magnitudes, rotary_order
+from thinwire_lab.asset_weights import bin_widths, magnitudes, rotary_order
 from thinwire_lab.assets import SMOLLM2, AssetError, build, checked
+from thinwire_lab.tensor_groups import group_of
 
 
 @given(st.lists(st.integers(1, 5000), min_size=20, max_size=80))

@@ -26,12 +26,14 @@ def test_every_answer_is_the_value_of_its_prompt() -> None:
         assert right == str(eval(left, {"__builtins__": {}}))
 
 
-def test_shots_go_through_the_kinds_and_never_repeat() -> None:
+def test_shots_follow_the_shares_and_never_repeat() -> None:
     task = Arithmetic({"add_0_9": 0.5, "multiply_0_9": 0.5}, shots=4, generator=generator())
     lines = task.prefix.splitlines()
     assert len(set(lines)) == 4
     assert task.prefix.endswith("\n")
     assert ["*" in line for line in lines] == [False, True, False, True]
+    uneven = Arithmetic({"add_0_9": 6.0, "multiply_0_9": 2.0}, shots=8, generator=generator())
+    assert uneven.prefix.count("*") == 2
 
 
 def test_shares_hold_and_draws_repeat_with_their_generator() -> None:
