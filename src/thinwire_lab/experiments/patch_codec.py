@@ -232,7 +232,7 @@ def _owned(state: State) -> State:
 
 
 def _pairs(store: DirectoryStore, most: int, source: str) -> list[tuple[int, int]]:
-    """Return the last ``most`` pairs of consecutive versions that differ (a step without advantages changes nothing)."""
+    """Return the last ``most`` pairs of consecutive versions that differ (a step without advantage changes none)."""
     manifests = [read_manifest(store, version) for version in committed_versions(store)]
     pairs = [(a.version, b.version) for a, b in pairwise(manifests) if a.digest != b.digest]
     if not pairs:
