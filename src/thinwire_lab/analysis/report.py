@@ -38,7 +38,7 @@ def _verdict_row(row: dict[str, Any], claim: Claim) -> dict[str, str]:
         **{name: str(row[name]) for name in ("id", "verdict", "study", "cell", "rule", "reason")},
         "statement": claim.statement,
         "published": claim.published.text,
-        "measured": claim.measured,
+        "measured": " ".join(claim.measured.split()),
         "found": found(row),
         "n": "" if math.isnan(n) else f"{n:,.0f}",
         "css": str(row["verdict"]).replace(" ", "-"),
@@ -52,7 +52,7 @@ def _figures(name: str, folder: Path, configs: Path) -> list[dict[str, str]]:
         path = folder / "figures" / f"{figure}.png"
         if described["summaries"][0] == name and path.exists():
             png = base64.b64encode(path.read_bytes()).decode()
-            shown.append({"png": png, "caption": str(described["caption"]).strip()})
+            shown.append({"png": png, "caption": " ".join(str(described["caption"]).split())})
     return shown
 
 
