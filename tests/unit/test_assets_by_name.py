@@ -9,9 +9,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from thinwire.pretrained import PretrainedError, load_causal_lm, load_tokenizer
-from thinwire_lab import asset_hub
-from thinwire_lab.asset_hub import SETS, HubSet, build_enwik8, load_rows, written_questions
 from thinwire_lab.assets import AssetError, build
+from thinwire_lab.assets import hub as asset_hub
+from thinwire_lab.assets.hub import SETS, HubSet, build_enwik8, load_rows, written_questions
 
 
 class Chat:

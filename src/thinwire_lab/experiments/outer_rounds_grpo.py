@@ -16,7 +16,7 @@ from thinwire.tasks import Arithmetic, Task, Written
 from thinwire.train.loop import GrpoSettings, GrpoTrainer
 from thinwire.train.rollout import Rollouts, Sampling, collect
 from thinwire.train.weights import MasterWeights
-from thinwire_lab.asset_hub import written_questions
+from thinwire_lab.assets.hub import written_questions
 from thinwire_lab.experiments.outer_rounds_trainer import Config, Reading, Trainer, drive, named_generator
 
 

@@ -22,7 +22,7 @@ from thinwire.tasks import Arithmetic, Task, Written
 from thinwire.train.loop import GrpoSettings, GrpoTrainer
 from thinwire.train.rollout import Sampling, collect
 from thinwire.train.weights import STORAGES, Weights
-from thinwire_lab.asset_hub import written_questions
+from thinwire_lab.assets.hub import written_questions
 from thinwire_lab.config import StudyConfig
 from thinwire_lab.metrics.update_sparsity import LAGS
 from thinwire_lab.recorder import Recorder

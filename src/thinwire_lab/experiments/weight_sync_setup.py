@@ -12,7 +12,7 @@ from thinwire.pretrained import PUBLISHED, load_causal_lm, load_tokenizer
 from thinwire.tasks import Arithmetic, Task, Written
 from thinwire.train.loop import GrpoSettings
 from thinwire.train.rollout import Sampling
-from thinwire_lab.asset_hub import written_questions
+from thinwire_lab.assets.hub import written_questions
 from thinwire_lab.config import StudyConfig
 
 _PACKAGES = "packages"  # folder of the assets that holds downloads

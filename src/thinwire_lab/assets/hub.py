@@ -14,7 +14,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from thinwire.tasks import Question, last_boxed
-from thinwire_lab.assets import AssetError
+from thinwire_lab.assets.checks import AssetError
 
 ENWIK8_BYTES = 100_000_000
 ENWIK8_HELD_OUT = 5_000_000

@@ -14,7 +14,7 @@ import re
 import zipfile
 from pathlib import Path
 
-from thinwire_lab.assets import checked
+from thinwire_lab.assets.checks import checked
 
 ENWIKI_MEMBER = "gensim/test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
 ENWIKI_SHA256 = "34c1c63050c87cc8477b9ae36b1cb0edf372612c92938b742e579a7109c20fa4"

