@@ -133,7 +133,8 @@ def judge(scale: ScaleOption = "laptop", results: ResultsOption = None) -> None:
 
     def fresh(study: str) -> bool:
         source = folder / "summaries" / study / "source.json"
-        return [provenance.study_digest(study)] == json.loads(source.read_text(encoding="utf-8"))["source_digests"]
+        digests: list[str] = json.loads(source.read_text(encoding="utf-8"))["source_digests"]
+        return digests == [provenance.study_digest(study)]
 
     claims.judge(Path("configs/claims.yaml"), folder / "summaries", scale, folder / "claims.csv", fresh)
 

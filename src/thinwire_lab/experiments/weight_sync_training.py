@@ -15,13 +15,13 @@ from typing import TypeVar
 import safetensors.torch
 import torch
 
-from thinwire.patch import state_digest
+from thinwire.patch import State, state_digest
 from thinwire.pretrained import load_tokenizer
 from thinwire.spawn import run_workers
 from thinwire.sync import DirectoryStore, MissingError, Publisher, Store, Subscriber
 from thinwire.train.loop import GrpoTrainer
 from thinwire.train.rollout import Rollouts, collect
-from thinwire.train.weights import STORAGES, State, read_state
+from thinwire.train.weights import STORAGES, read_state
 from thinwire_lab.experiments.weight_sync_setup import (
     Config,
     Rows,
@@ -60,7 +60,7 @@ def dump_rollouts(rollouts: Rollouts) -> bytes:
 def load_rollouts(data: bytes) -> Rollouts:
     """Read what ``dump_rollouts`` wrote."""
     tensors = safetensors.torch.load(data)
-    prompts = tensors["prompt_tokens"].split(tensors["prompt_lengths"].tolist())
+    prompts = torch.split(tensors["prompt_tokens"], tensors["prompt_lengths"].tolist())
     return Rollouts(
         tuple(tuple(prompt.tolist()) for prompt in prompts),
         tensors["completions"],
