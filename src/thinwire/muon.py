@@ -1,4 +1,4 @@
-"""Muon for the matrices of the blocks, AdamW for embedding and readout, and the schedule that both follow.
+"""Muon for the matrices of the blocks, Adam for embedding and readout, and the schedule that both follow.
 
 Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) takes the momentum of a matrix and moves the
 matrix by the nearest semi-orthogonal matrix to it, found with five Newton-Schulz steps. The update has the same size in
@@ -75,6 +75,34 @@ class Muon:
                 parameter.add_(update.reshape(parameter.shape), alpha=-lr * max(1.0, rows / cols) ** 0.5)
 
 
+class Adam:
+    """Adam without weight decay: the bits of ``torch.optim.AdamW`` with ``weight_decay=0, foreach=False``.
+
+    Written out because building torch's first optimiser imports its compiler: over a second and 80 MB in every process.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], *, betas: tuple[float, float], eps: float = 1e-8) -> None:
+        """Allocate both moments."""
+        self.parameters = list(parameters)
+        self.betas = betas
+        self.eps = eps
+        self.count = 0
+        self.moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in self.parameters]
+
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        """Move every parameter by ``lr`` times its first moment over the root of its second, both bias-corrected."""
+        self.count += 1
+        first, second = self.betas
+        scale = lr / (1.0 - first**self.count)
+        root = (1.0 - second**self.count) ** 0.5
+        for parameter, (mean, square) in zip(self.parameters, self.moments, strict=True):
+            gradient = _gradient(parameter)
+            mean.lerp_(gradient, 1.0 - first)
+            square.mul_(second).addcmul_(gradient, gradient, value=1.0 - second)
+            parameter.addcdiv_(mean, square.sqrt().div_(root).add_(self.eps), value=-scale)
+
+
 def _gradient(parameter: nn.Parameter) -> Tensor:
     if parameter.grad is None:
         raise ValueError(f"a parameter of shape {tuple(parameter.shape)} has no gradient; run backward before step")
@@ -83,7 +111,7 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Learning rates, AdamW's betas, and ``warmup`` in steps of the shared schedule."""
+    """Learning rates, Adam's betas, and ``warmup`` in steps of the shared schedule."""
 
     muon_lr: float = 0.02
     adam_lr: float = 1e-2
@@ -102,7 +130,7 @@ def schedule(step: int, steps: int, warmup: int) -> float:
 
 
 class RecipeOptimiser:
-    """Muon for ``matrices`` and AdamW for ``tables`` (embedding, readout) under one schedule of ``steps`` steps.
+    """Muon for ``matrices`` and Adam for ``tables`` (embedding, readout) under one schedule of ``steps`` steps.
 
     Either may be empty: a stage owns blocks and perhaps one table, the owner of the readout may hold no block.
     """
@@ -110,25 +138,17 @@ class RecipeOptimiser:
     def __init__(
         self, matrices: Iterable[nn.Parameter], tables: Iterable[nn.Parameter], *, recipe: Recipe, steps: int
     ) -> None:
-        """Allocate momentum for the matrices; AdamW allocates at its first step."""
+        """Allocate the moments."""
         self.recipe = recipe
         self.steps = steps
         self.muon = Muon(matrices)
-        held = list(tables)
-        self.adam = (
-            torch.optim.AdamW(held, lr=recipe.adam_lr, betas=recipe.betas, weight_decay=0.0, foreach=False)
-            if held
-            else None
-        )
-        self.parameters = [p for group in self.muon.groups for p in group] + held
+        self.adam = Adam(tables, betas=recipe.betas)
+        self.parameters = [p for group in self.muon.groups for p in group] + self.adam.parameters
 
     def step(self, step: int) -> None:
         """Apply the gradients of 0-based ``step`` and clear them."""
         factor = schedule(step, self.steps, self.recipe.warmup)
         self.muon.step(self.recipe.muon_lr * factor)
-        if self.adam is not None:
-            for group in self.adam.param_groups:
-                group["lr"] = self.recipe.adam_lr * factor
-            self.adam.step()
+        self.adam.step(self.recipe.adam_lr * factor)
         for parameter in self.parameters:
             parameter.grad = None

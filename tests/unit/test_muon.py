@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from thinwire.muon import Muon, Recipe, RecipeOptimiser, orthogonalise, schedule
+from thinwire.muon import Adam, Muon, Recipe, RecipeOptimiser, orthogonalise, schedule
 
 
 def draw(*shape, seed=0):
@@ -72,6 +72,22 @@ def test_schedule_rises_holds_and_falls():
 
 def test_schedule_of_a_short_run_still_reaches_its_height():
     assert max(schedule(step, 6, 50) for step in range(6)) == 1.0
+
+
+def test_adam_has_the_bits_of_torch():
+    ours = [nn.Parameter(draw(9, 4)), nn.Parameter(draw(5, seed=1))]
+    theirs = [nn.Parameter(p.detach().clone()) for p in ours]
+    adam = Adam(ours, betas=(0.9, 0.95))
+    reference = torch.optim.AdamW(theirs, lr=1.0, betas=(0.9, 0.95), weight_decay=0.0, foreach=False)
+    for step, lr in enumerate([0.001, 0.01, 0.01, 0.003]):
+        for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+            a.grad = draw(*a.shape, seed=50 + 10 * step + i)
+            b.grad = a.grad.clone()
+        adam.step(lr)
+        reference.param_groups[0]["lr"] = lr
+        reference.step()
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a.view(torch.int32), b.view(torch.int32))
 
 
 def test_recipe_steps_every_parameter_and_clears_gradients():
