@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -121,6 +123,38 @@ def test_hanging_worker_is_noticed():
         pytest.raises(WorkerError, match=r"no stage progressed for 1 s; stages stood at \[5, 5\]"),
     ):
         engine.advance(10)
+
+
+_RUNS_UNTIL_KILLED = """
+from thinwire.local import StageEngine, TrainingPlan
+from thinwire.models import ByteTransformerConfig
+from thinwire_lab.experiments.local_learning_text import TextBatches
+from pathlib import Path
+import sys
+
+if __name__ == "__main__":
+    model = ByteTransformerConfig(blocks=2, width=16, heads=2, context=16)
+    plan = TrainingPlan(model=model, stages=2, steps=1_000_000, seed=0)
+    with StageEngine(plan, TextBatches(Path(sys.argv[1]), 0, 2, 16)) as engine:
+        print(*engine.pids, flush=True)
+        engine.advance(1_000_000)
+"""
+
+
+def test_workers_die_with_a_killed_parent(tmp_path):
+    for split in ("train", "validation", "test"):
+        (tmp_path / f"{split}.bin").write_bytes(bytes(range(256)) * 4)
+    script = tmp_path / "run.py"
+    script.write_text(_RUNS_UNTIL_KILLED, encoding="utf-8")
+    with subprocess.Popen([sys.executable, str(script), str(tmp_path)], stdout=subprocess.PIPE, text=True) as parent:
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert all(psutil.pid_exists(pid) for pid in pids)
+        assert len(pids) == 2
+        parent.kill()
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and any(psutil.pid_exists(pid) for pid in pids):
+        time.sleep(0.05)
+    assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
 def test_cores_are_shared_out_only_when_they_suffice(monkeypatch):
