@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from thinwire.sync import DirectoryStore, Publisher
+from thinwire.sync import DirectoryStore, Publisher, Subscriber
 from thinwire_lab.experiments import weight_sync_link as link
 from thinwire_lab.experiments.weight_sync_setup import Config
 from thinwire_lab.metrics.weight_sync import METRICS
@@ -70,10 +70,31 @@ def test_the_link_takes_the_time_of_its_bits_and_brings_the_right_version(versio
 
 
 def test_seeds_take_other_versions_while_there_are_enough():
-    kept = [3, 4, 6, 7, 8, 9, 10, 11, 12]
-    assert [link.chosen_versions(kept, 2, seed) for seed in range(4)] == [[4, 6], [7, 8], [9, 10], [11, 12]]
-    assert link.chosen_versions(kept, 3, 2) == [4, 11, 12]
-    assert link.chosen_versions([0, 1, 2], 9, 5) == [1, 2]
+    kept = [4, 6, 7, 8, 9, 10, 11, 12]
+    assert [link.chosen(kept, 2, seed) for seed in range(4)] == [[4, 6], [7, 8], [9, 10], [11, 12]]
+    assert link.chosen(kept, 3, 2) == [4, 11, 12]
+    assert link.chosen([1, 2], 9, 5) == [1, 2]
+    assert link.chosen([], 2, 0) == []
+
+
+def test_versions_that_change_nothing_are_counted_and_not_moved(versions):
+    publisher = Publisher(DirectoryStore(versions), run_id="kept", anchor_every=10**9)
+    state = Subscriber(DirectoryStore(versions)).pull()
+    for _ in range(3):
+        publisher.publish(state)  # an anchor of the same weights, then two empty patches
+    rows, moved = link.transfer_rows(Config(**BASE | {"transfers": 9}), 0, versions)
+    assert len(moved["patch"]) == 4
+    assert {step for step, metric, *_ in rows if metric == "payload_ratio"} == {1, 2, 3, 4}
+    assert (0, "versions_without_change", 3.0, "all") in rows
+
+
+def test_a_chain_without_any_change_moves_nothing(tmp_path):
+    publisher = Publisher(DirectoryStore(tmp_path), run_id="kept", anchor_every=10**9)
+    for _ in range(3):
+        publisher.publish({"w": torch.ones(9)})
+    rows, moved = link.transfer_rows(Config(**BASE), 0, tmp_path)
+    assert rows == [(0, "versions_without_change", 2.0, "all")]
+    assert moved == {"full": [], "patch": []}
 
 
 def test_the_bandwidth_is_where_the_formula_meets_ninety_per_cent():

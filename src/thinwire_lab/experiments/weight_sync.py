@@ -32,6 +32,9 @@ def _link(config: Config, record: Recorder, source: str) -> Rows:
     computed, seconds = compute_rows(config, record.seed, source, record.assets)
     record.progress(1, 2)
     transfers, moved = transfer_rows(config, record.seed, record.inputs["versions"])
+    if not moved["patch"]:
+        record.note("link", "no kept version differs from the one before it: nothing to move")
+        return transfers + computed
     busy, unreached = busy_rows(config, seconds, moved)
     if unreached:
         record.note("bandwidth_90", unreached)

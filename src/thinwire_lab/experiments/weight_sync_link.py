@@ -14,12 +14,13 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from thinwire.patch import State, diff, encode, state_digest
 from thinwire.pretrained import load_tokenizer
 from thinwire.sync import DirectoryStore, Manifest, MemoryStore, Publisher, ShapedStore, Subscriber
-from thinwire.sync.chain import committed_versions
+from thinwire.sync.chain import committed_versions, read_manifest
 from thinwire.train.loop import GrpoTrainer
 from thinwire.train.rollout import collect
 from thinwire.train.weights import STORAGES
@@ -100,14 +101,22 @@ def _patch_transfer(base: State, target: State, rate: float, encoding: str) -> T
     return Transfer(encoded, pulled, applied, manifest.frame_bytes, state_digest(state))
 
 
-def chosen_versions(versions: list[int], count: int, seed: int) -> list[int]:
-    """Return ``count`` of ``versions`` (all, if fewer) that have a version before them, ascending.
+def changed_versions(manifests: Sequence[Manifest]) -> list[Manifest]:
+    """Return those of consecutive ``manifests`` whose weights differ from the version before.
+
+    A training step in which no group has an advantage changes nothing, and its empty patch would make a ratio that
+    says nothing.
+    """
+    return [after for before, after in pairwise(manifests) if after.digest != before.digest]
+
+
+def chosen(manifests: Sequence[Manifest], count: int, seed: int) -> list[Manifest]:
+    """Return ``count`` of ``manifests`` (all, if fewer), in order.
 
     Consecutive seeds take consecutive stretches, so that they move other versions while there are enough.
     """
-    followers = versions[1:]
-    places = {(seed * count + index) % len(followers) for index in range(min(count, len(followers)))}
-    return [followers[place] for place in sorted(places)]
+    places = {(seed * count + index) % len(manifests) for index in range(min(count, len(manifests)))}
+    return [manifests[place] for place in sorted(places)]
 
 
 def _copy(state: State) -> State:
@@ -132,14 +141,18 @@ def payload_rows(version: int, base: State, target: State, encodings: Sequence[s
 
 
 def transfer_rows(config: Config, seed: int, versions: Path) -> tuple[Rows, dict[str, list[Transfer]]]:
-    """Move some kept versions over the shaped link, each as full weights and as a patch."""
+    """Move some kept versions over the shaped link, each as full weights and as a patch.
+
+    Versions that change nothing are counted and left out; when there are no others, nothing is moved.
+    """
     store = DirectoryStore(versions)
-    numbers = committed_versions(store)
+    kept = [read_manifest(store, version) for version in committed_versions(store)]
+    changed = changed_versions(kept)
     reader = Subscriber(store)
-    rows: Rows = []
+    rows: Rows = [row(0, "versions_without_change", len(kept) - 1 - len(changed))]
     moved: dict[str, list[Transfer]] = {"full": [], "patch": []}
-    for version in chosen_versions(numbers, config.transfers, seed):
-        base = _copy(reader.pull(numbers[numbers.index(version) - 1]))
+    for version in [manifest.version for manifest in chosen(changed, config.transfers, seed)]:
+        base = _copy(reader.pull(version - 1))
         target = _copy(reader.pull(version))
         rows += payload_rows(version, base, target, config.encodings)
         if not moved["patch"]:  # compiled loops are loaded at their first use, which no clock should see

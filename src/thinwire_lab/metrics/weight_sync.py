@@ -11,6 +11,7 @@ METRICS = (
     Metric("full_bytes", "B", description="bytes of all tensors of a version, uncoded"),
     Metric("changed_share", "1", description="elements that a patch carries over all elements"),
     Metric("payload_ratio", "1", "higher", description="full bytes over patch bytes of a version"),
+    Metric("versions_without_change", "1", description="kept versions equal to the one before, left out of the link"),
     Metric("digest_checks", "1", description="versions whose digest was compared at the receiver"),
     Metric("digest_mismatches", "1", "lower", description="versions that differed from the trainer's"),
     Metric("publish_seconds", "s", "lower", True, "trainer: compare, encode, write, flush and commit a version"),
