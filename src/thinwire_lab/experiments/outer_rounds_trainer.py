@@ -16,6 +16,9 @@ from thinwire_lab.config import StudyConfig
 Reading = tuple[int, str, float]
 """Round, metric, value of one trainer."""
 
+SAY_SECONDS = 10.0
+"""Least time between two lines of progress."""
+
 
 class Config(StudyConfig):
     """One run: a task, an arm, and the sizes of both."""
@@ -108,8 +111,24 @@ def drive(config: Config, trainer: Trainer, exchange: Exchange) -> list[Reading]
     torch.use_deterministic_algorithms(True)
     strategy = make_strategy(config, trainer.weights, exchange)
     readings = trainer.measure(0, validate=True)
-    traffic, seconds, sent, exchanges, steps = Traffic(), 0.0, 0, 0, 0
-    for step in range(config.steps):
+    said = time.monotonic()
+    for round, start in enumerate(range(0, config.steps, config.inner_steps), start=1):
+        steps = range(start, min(start + config.inner_steps, config.steps))
+        readings += [(round, metric, value) for metric, value in _round(config, trainer, strategy, steps).items()]
+        trainer.weights.refresh()
+        readings.append((round, "state_digest", float(int(strategy.check_agreement()[:13], 16))))
+        last = steps.stop == config.steps
+        readings += trainer.measure(round, validate=last or round % config.validate_every == 0)
+        if exchange.rank == 0 and (last or time.monotonic() - said > SAY_SECONDS):
+            said = time.monotonic()
+            print(f"outer_rounds {config.task} {config.arm}: step {steps.stop} of {config.steps}", file=sys.stderr)
+    return readings
+
+
+def _round(config: Config, trainer: Trainer, strategy: Strategy, steps: range) -> dict[str, float]:
+    """Take the steps of one round and return what its exchanges moved, by metric."""
+    outcomes, seconds = [], 0.0
+    for step in steps:
         trainer.backward(step)
         began = time.monotonic()
         strategy.average_gradients()
@@ -118,25 +137,16 @@ def drive(config: Config, trainer: Trainer, exchange: Exchange) -> list[Reading]
         began = time.monotonic()
         outcome = strategy.finish_step()
         seconds += time.monotonic() - began
-        steps += 1
         if outcome is not None:
-            traffic, sent, exchanges = traffic + outcome.traffic, sent + outcome.sent, exchanges + 1
-        if steps < config.inner_steps and step + 1 < config.steps:
-            continue
-        trainer.weights.refresh()
-        round = -(-(step + 1) // config.inner_steps)
-        payload = traffic.payload * config.inner_steps / steps
-        readings += [
-            (round, "round_bytes", payload),
-            (round, "round_link_bytes", traffic.link * config.inner_steps / steps),
-            (round, "sent_share", sent / (exchanges * strategy.total)),
-            (round, "diloco_over_sent", 4 * strategy.total / payload),
-            (round, "ddp_over_sent", 4 * strategy.total * config.inner_steps / payload),
-            (round, "state_digest", float(int(strategy.check_agreement()[:13], 16))),
-            (round, "exchange_seconds", seconds),
-            *trainer.measure(round, validate=round % config.validate_every == 0 or step + 1 == config.steps),
-        ]
-        if exchange.rank == 0:
-            print(f"outer_rounds {config.task} {config.arm}: {step + 1} of {config.steps} steps", file=sys.stderr)
-        traffic, seconds, sent, exchanges, steps = Traffic(), 0.0, 0, 0, 0
-    return readings
+            outcomes.append(outcome)
+    traffic = sum((outcome.traffic for outcome in outcomes), Traffic())
+    whole = config.inner_steps / len(steps)
+    dense = 4 * strategy.total
+    return {
+        "round_bytes": traffic.payload * whole,
+        "round_link_bytes": traffic.link * whole,
+        "sent_share": sum(outcome.density for outcome in outcomes) / len(outcomes),
+        "diloco_over_sent": dense / (traffic.payload * whole),
+        "ddp_over_sent": dense * config.inner_steps / (traffic.payload * whole),
+        "exchange_seconds": seconds,
+    }
