@@ -70,7 +70,7 @@ CLOCKS = {"publish_seconds", "pull_seconds", "rollout_seconds", "train_seconds"}
 MOVED = {"frame_bytes"}
 
 
-@pytest.mark.parametrize("precision", ["fp32_master", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32_master", pytest.param("bf16", marks=pytest.mark.slow)])
 def test_both_arms_train_alike_and_patches_move_less(model_folder, tmp_path, precision):
     found = {}
     for arm in ("full", "patch"):
