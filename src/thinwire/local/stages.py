@@ -37,7 +37,7 @@ class TrainingPlan:
     seed: int
     stages: int = 4
     threads: int = 1
-    staleness: int = 8
+    staleness: int = 4
     recipe: Recipe = field(default_factory=Recipe)
 
     def __post_init__(self) -> None:

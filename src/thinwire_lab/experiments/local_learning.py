@@ -40,7 +40,7 @@ class Config(StudyConfig):
     context: int = Field(default=128, ge=1, description="context in bytes")
     batch: int = Field(default=8, ge=1, description="windows a batch")
     steps: int = Field(default=300, ge=1, description="batches that a quality row trains; a memory row trains 8")
-    staleness: int = Field(default=8, ge=0, description="readout updates that an asynchronous snapshot may lack")
+    staleness: int = Field(default=4, ge=0, description="readout updates that an asynchronous snapshot may lack")
     muon_lr: float = Field(default=0.02, gt=0, description="learning rate of the block matrices")
     adam_lr: float = Field(default=1e-2, gt=0, description="learning rate of embedding and readout")
     warmup: int = Field(default=50, ge=0, description="warm-up in steps")
