@@ -8,6 +8,8 @@
 With ``--config from_summaries=true`` no run is planned and the committed summaries are the sources.
 """
 
+import fcntl
+
 
 configfile: "configs/config.yaml"
 
@@ -50,3 +52,26 @@ for study in STUDIES:
                 table=SUMMARY_TABLES,
             ),
             [file for figure in figures_of(study) for file in figure_files(figure)],
+
+
+onstart:
+    # The kernel frees this lock when its holder ends, however it ends: a killed workflow needs no unlocking.
+    Path(".snakemake").mkdir(exist_ok=True)
+    WORKFLOW_LOCK = open(f".snakemake/thinwire-{SCALE}.lock", "w")
+    try:
+        fcntl.flock(WORKFLOW_LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(
+            f"thinwire: another workflow is at {RESULTS}; wait for it or end it"
+        )
+    os.environ.update(THINWIRE_CORES=str(workflow.cores or 1))
+    if ROWS:
+        print(
+            f"thinwire: scale {SCALE}: {progress.sentence(list(ROWS.values()), Path(RESULTS), workflow.cores or 1)}"
+        )
+
+
+onerror:
+    print(
+        f"thinwire: some runs failed; the lines above name each with its log. Finished runs are kept: call again to resume."
+    )

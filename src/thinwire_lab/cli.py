@@ -72,8 +72,13 @@ def run(
     run_name: Annotated[str, typer.Argument(metavar="RUN", help="a run's name, as `thinwire-lab plan` prints it")],
     scale: ScaleOption = "laptop",
     results: ResultsOption = None,
-    wandb: Annotated[str | None, typer.Option(help="disabled, offline or online; default: configs/config.yaml")] = None,
-    cores: Annotated[int, typer.Option(help="cores that the workflow shares, for the estimate of the time left")] = 2,
+    wandb: Annotated[
+        str | None,
+        typer.Option(envvar="THINWIRE_WANDB", help="disabled, offline or online; default: configs/config.yaml"),
+    ] = None,
+    cores: Annotated[
+        int, typer.Option(envvar="THINWIRE_CORES", help="cores that the runs share, for the time left")
+    ] = 2,
 ) -> None:
     """Run one row of a study and write its tables."""
     from thinwire_lab import running  # noqa: PLC0415 - keeps the planning commands quick

@@ -54,7 +54,7 @@ def project(tmp_path):
 
 def start(folder, *words):
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    command = [sys.executable, "-m", "snakemake", "--cores", "1", "--rerun-triggers", "params", *words]
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", *words]
     return subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,

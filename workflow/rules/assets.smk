@@ -1,10 +1,5 @@
 """Weights and texts, taken out of ordinary packages. One folder an asset, made once for all scales."""
 
-ASSET_FILES = {
-    "smollm2-135m-instruct": "assets/smollm2-135m-instruct/asset.json",
-    "texts": "assets/texts/asset.json",
-}
-
 
 rule assets:
     input:
@@ -29,4 +24,4 @@ rule asset:
     params:
         code=provenance.source_digest("thinwire_lab.assets"),
     shell:
-        "{LAB} assets {wildcards.asset} 2> {log:q}"
+        "thinwire-lab assets {wildcards.asset} 2> {log:q}"

@@ -1,7 +1,6 @@
-"""What every rule file needs: the scale, the plan, digests of the code, and the lock of the workflow."""
+"""What all files here need: the scale, the plan, paths, and the functions that inputs and parameters ask."""
 
-import fcntl
-import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -16,13 +15,24 @@ LAB_CONFIG = LabConfig.model_validate(config)
 SCALE = LAB_CONFIG.scale
 STUDIES = LAB_CONFIG.studies
 RESULTS = f"results/{SCALE}"
-LAB = f"{sys.executable} -m thinwire_lab.cli"
 ENVIRONMENT = "../../environment.yml"
+
+# These change no table, so no job has them among its parameters and a change of them reruns nothing.
+os.environ.update(
+    THINWIRE_WANDB=LAB_CONFIG.wandb,
+    PATH=os.pathsep.join(
+        [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    ),
+)
 
 PLAN = {} if FROM_SUMMARIES else plan_all(STUDIES, SCALE)
 ROWS = {(row.study, row.run): row for rows in PLAN.values() for row in rows}
 FIGURES = yaml.safe_load(Path("configs/figures.yaml").read_text(encoding="utf-8"))
 
+ASSET_FILES = {
+    "smollm2-135m-instruct": "assets/smollm2-135m-instruct/asset.json",
+    "texts": "assets/texts/asset.json",
+}
 RUN_FILES = ("metrics.csv", "clock.csv", "run.json")
 SUMMARY_TABLES = (
     "seeds.csv",
@@ -72,23 +82,43 @@ def all_records(wildcards):
     return [f"{run_folder(study, run)}/run.json" for study, run in ROWS]
 
 
-onstart:
-    # The kernel frees this lock when its holder ends, however it ends: a killed workflow needs no unlocking.
-    Path(".snakemake").mkdir(exist_ok=True)
-    WORKFLOW_LOCK = open(f".snakemake/thinwire-{SCALE}.lock", "w")
-    try:
-        fcntl.flock(WORKFLOW_LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        sys.exit(
-            f"thinwire: another workflow is at {RESULTS}; wait for it or end it"
-        )
-    if ROWS:
-        print(
-            f"thinwire: scale {SCALE}: {progress.sentence(list(ROWS.values()), Path(RESULTS), workflow.cores or 1)}"
-        )
+def run_inputs(study):
+    assets = [ASSET_FILES[name] for name in load_study(study).assets_at(SCALE)]
+
+    def inputs(wildcards):
+        needed = ROWS[study, wildcards.run].needs.values()
+        return assets + [f"{RESULTS}/versions/{source}/{run}" for source, run in needed]
+
+    return inputs
 
 
-onerror:
-    print(
-        f"thinwire: some runs failed; the lines above name each with its log. Finished runs are kept: call again to resume."
+def cores_of(study):
+    """A timed row takes the whole machine, so that no other job spoils its stopwatch; a cluster's node is its own."""
+
+    def threads(wildcards):
+        row = ROWS[study, wildcards.run]
+        return workflow.cores if row.timed and workflow.cores else row.threads
+
+    return threads
+
+
+def field_of(study, field):
+    return lambda wildcards: getattr(ROWS[study, wildcards.run], field)
+
+
+def runs_of(study):
+    return [
+        f"{run_folder(row.study, row.run)}/{file}"
+        for row in PLAN[study]
+        for file in RUN_FILES
+    ]
+
+
+def figure_inputs(wildcards):
+    tables = [table for table in SUMMARY_TABLES if table.endswith(".csv")]
+    return expand(
+        "{results}/summaries/{study}/{table}",
+        results=RESULTS,
+        study=FIGURES[wildcards.figure]["summaries"],
+        table=tables,
     )

@@ -1,16 +1,5 @@
 """From summaries to figures, and at laptop scale a copy beside each script."""
 
-
-def figure_inputs(wildcards):
-    tables = [table for table in SUMMARY_TABLES if table.endswith(".csv")]
-    return expand(
-        "{results}/summaries/{study}/{table}",
-        results=RESULTS,
-        study=FIGURES[wildcards.figure]["summaries"],
-        table=tables,
-    )
-
-
 PUBLISHED_TABLES = sorted(str(path) for path in Path("configs/published").glob("*.csv"))
 
 
@@ -37,11 +26,12 @@ rule figure:
         ENVIRONMENT
     params:
         code=provenance.source_digest("thinwire_lab.analysis.plots"),
-        folder=f"{RESULTS}/figures",
+        scale=SCALE,
+        folder=lambda wildcards, output: str(Path(output[0]).parent),
         summaries=f"{RESULTS}/summaries",
     shell:
-        "{sys.executable} {input.script} --summaries {params.summaries} --published configs/published"
-        " --scale {SCALE} --out {params.folder} 2> {log:q}"
+        "python {input.script} --summaries {params.summaries} --published configs/published"
+        " --scale {params.scale} --out {params.folder} 2> {log:q}"
 
 
 if SCALE == "laptop":

@@ -20,10 +20,11 @@ rule judge:
     conda:
         ENVIRONMENT
     params:
+        scale=SCALE,
         code=provenance.source_digest("thinwire_lab.analysis.claims"),
         studies=[provenance.study_digest(study) for study in STUDIES],
     shell:
-        "{LAB} judge --scale {SCALE} 2> {log:q}"
+        "thinwire-lab judge --scale {params.scale} 2> {log:q}"
 
 
 rule report:
@@ -41,6 +42,7 @@ rule report:
     conda:
         ENVIRONMENT
     params:
+        scale=SCALE,
         code=provenance.source_digest("thinwire_lab.analysis.report"),
     shell:
-        "{LAB} report --scale {SCALE} 2> {log:q}"
+        "thinwire-lab report --scale {params.scale} 2> {log:q}"

@@ -1,14 +1,5 @@
 """From the runs of a study to its summaries."""
 
-
-def runs_of(study):
-    return [
-        f"{run_folder(row.study, row.run)}/{file}"
-        for row in PLAN[study]
-        for file in RUN_FILES
-    ]
-
-
 for study in STUDIES:
 
     rule:
@@ -29,9 +20,10 @@ for study in STUDIES:
             ENVIRONMENT
         params:
             study=study,
+            scale=SCALE,
             measures=[
                 measure.model_dump_json() for measure in load_study(study).measures
             ],
             code=provenance.source_digest("thinwire_lab.analysis.summarise"),
         shell:
-            "{LAB} summarise {params.study} --scale {SCALE} 2> {log:q}"
+            "thinwire-lab summarise {params.study} --scale {params.scale} 2> {log:q}"
