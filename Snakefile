@@ -10,6 +10,8 @@ With ``--config from_summaries=true`` no run is planned and the committed summar
 
 import fcntl
 
+LOCKS = []  # held open as long as this workflow lives
+
 
 configfile: "configs/config.yaml"
 
@@ -57,9 +59,9 @@ for study in STUDIES:
 onstart:
     # The kernel frees this lock when its holder ends, however it ends: a killed workflow needs no unlocking.
     Path(".snakemake").mkdir(exist_ok=True)
-    WORKFLOW_LOCK = open(f".snakemake/thinwire-{SCALE}.lock", "w")
+    LOCKS.append(open(f".snakemake/thinwire-{SCALE}.lock", "w"))
     try:
-        fcntl.flock(WORKFLOW_LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(LOCKS[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         sys.exit(
             f"thinwire: another workflow is at {RESULTS}; wait for it or end it"

@@ -42,7 +42,7 @@ def project(tmp_path):
             "seconds": 8,
         }
     ]
-    (tmp_path / "configs" / "studies" / "local_learning.yaml").write_text(yaml.safe_dump(study))
+    (tmp_path / "configs" / "studies" / "local_learning.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
     for text in ("enwiki", "stories"):
         folder = tmp_path / "assets" / "texts" / text
         folder.mkdir(parents=True)
@@ -100,7 +100,7 @@ def test_a_failing_run_is_named_with_its_reason_and_log_and_the_rest_goes_on(pro
     study["scales"]["smoke"]["grid"].append(
         {"axes": {"part": ["quality"], "arm": ["sideways"], "text": ["enwiki"], "seed": [0]}, "seconds": 8}
     )
-    path.write_text(yaml.safe_dump(study))
+    path.write_text(yaml.safe_dump(study, sort_keys=False))
     code, text = finish(project, "summarise_local_learning", "--keep-going")
     assert code != 0
     (failed,) = [line for line in text.splitlines() if "FAILED" in line]

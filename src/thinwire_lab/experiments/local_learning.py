@@ -70,7 +70,6 @@ class Config(StudyConfig):
 def run(config: Config, record: Recorder) -> None:
     """Measure the row's part."""
     # Deterministic mode also fills every fresh tensor, which would slow this process and not the stage workers.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     _note_machine(record, "before")
     {"quality": _quality, "throughput": _throughput, "memory": _memory}[config.part](config, record)
     _note_machine(record, "after")
