@@ -9,7 +9,6 @@ import statistics
 import time
 from typing import Literal
 
-import torch
 from pydantic import Field
 
 from thinwire.local import Schedule, TrainingPlan, open_schedule
@@ -20,6 +19,7 @@ from thinwire.patch import state_digest
 from thinwire_lab.config import StudyConfig
 from thinwire_lab.experiments.local_learning_memory import net_peak
 from thinwire_lab.experiments.local_learning_text import TextBatches, held_out_bits, named_seed
+from thinwire_lab.experiments.versions import digest_number
 from thinwire_lab.recorder import Recorder
 
 Arm = Literal["global_backprop", "local_independent", "rgc_sync", "rgc_async"]
@@ -102,7 +102,7 @@ def _quality(config: Config, record: Recorder) -> None:
         record.record(config.steps, "segment_bits_per_byte", value, f"segment_{place:03d}")
     record.record(config.steps, "bits_per_byte", statistics.fmean(bits))
     record.record(config.steps, "bytes_trained", config.steps * config.batch * config.context)
-    record.record(config.steps, "state_digest", int(state_digest(dict(model.state_dict()))[:13], 16))
+    record.record(config.steps, "state_digest", digest_number(state_digest(dict(model.state_dict()))))
 
 
 def _throughput(config: Config, record: Recorder) -> None:

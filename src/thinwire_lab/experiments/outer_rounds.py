@@ -34,9 +34,7 @@ def run(config: Config, record: Recorder) -> None:
 def _grpo(config: Config, record: Recorder, rendezvous: str) -> list[list[Reading]]:
     from thinwire_lab.experiments.outer_rounds_grpo import train_grpo  # noqa: PLC0415 - transformers, for this task only
 
-    local = record.assets / config.model
-    model = str(local) if local.is_dir() else config.model
-    args = (rendezvous, config, record.seed, model, record.assets / "packages")
+    args = (rendezvous, config, record.seed, record.assets)
     return run_workers(train_grpo, args, workers=config.trainers, threads=record.threads // config.trainers)
 
 

@@ -12,20 +12,20 @@ from transformers.utils import logging
 
 from thinwire.outer import join
 from thinwire.pretrained import load_causal_lm, load_tokenizer
-from thinwire.tasks import Arithmetic, Task, Written
 from thinwire.train.loop import GrpoSettings, GrpoTrainer
 from thinwire.train.rollout import Rollouts, Sampling, collect
 from thinwire.train.weights import MasterWeights
-from thinwire_lab.assets.hub import written_questions
+from thinwire_lab.experiments.grpo_inputs import make_task, model_source
 from thinwire_lab.experiments.outer_rounds_trainer import Config, Reading, Trainer, drive, named_generator
 
 
 class RlTrainer(Trainer):
     """GRPO on FP32 master weights."""
 
-    def __init__(self, config: Config, rank: int, seed: int, model: str, packages: Path) -> None:
-        """Load ``model`` (a folder or a name); the solved sums before the questions are the same everywhere."""
+    def __init__(self, config: Config, rank: int, seed: int, assets: Path) -> None:
+        """Load the model; the solved sums before the questions are the same everywhere."""
         self.config = config
+        model = model_source(config.model, assets)
         self.tokenizer = load_tokenizer(model)
         device = f"cuda:{rank}" if config.device == "cuda" else config.device
         compute = getattr(torch, config.compute)
@@ -44,20 +44,20 @@ class RlTrainer(Trainer):
             prompts_at_once=config.prompts_at_once,
             compute=compute,
         )
-        self.task = self._questions(seed, packages)
+        self.task = make_task(
+            config.questions,
+            config.kinds,
+            shots=config.shots,
+            generator=named_generator(seed, "solved sums"),
+            tokenizer=self.tokenizer,
+            assets=assets,
+        )
         self.asking = named_generator(seed, f"questions of trainer {rank}")
         self.drawing = named_generator(seed, f"answers of trainer {rank}")
         self.waiting: list[Rollouts] = []
         self.rewards: list[float] = []
         self.losses: list[float] = []
         self.taught: list[float] = []
-
-    def _questions(self, seed: int, packages: Path) -> Task:
-        config = self.config
-        if config.questions == "arithmetic":
-            return Arithmetic(config.kinds, shots=config.shots, generator=named_generator(seed, "solved sums"))
-        written = written_questions(config.questions, self.tokenizer, packages)
-        return Written(written, final="boxed" if config.questions == "math" else "number")
 
     def _sample(self, steps: int) -> list[Rollouts]:
         """Answers for ``steps`` inner steps, all from the weights as they are now."""
@@ -118,8 +118,8 @@ def _part(whole: Rollouts, start: int, prompts: int) -> Rollouts:
     )
 
 
-def train_grpo(rank: int, rendezvous: str, config: Config, seed: int, model: str, packages: Path) -> list[Reading]:
-    """One trainer process: its readings. ``packages`` is the folder of downloads for written questions."""
+def train_grpo(rank: int, rendezvous: str, config: Config, seed: int, assets: Path) -> list[Reading]:
+    """One trainer process: its readings."""
     logging.disable_progress_bar()
     with join(rank, config.trainers, rendezvous, interface="lo") as exchange:
-        return drive(config, RlTrainer(config, rank, seed, model, packages), exchange)
+        return drive(config, RlTrainer(config, rank, seed, assets), exchange)

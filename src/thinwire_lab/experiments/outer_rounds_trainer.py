@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from thinwire.outer import DDP, DiLoCo, Exchange, PulseLoCo, Strategy, Traffic
 from thinwire.train.weights import Weights
 from thinwire_lab.config import StudyConfig
+from thinwire_lab.experiments.versions import digest_number
 
 Reading = tuple[int, str, float]
 """Round, metric, value of one trainer."""
@@ -116,7 +117,7 @@ def drive(config: Config, trainer: Trainer, exchange: Exchange) -> list[Reading]
         steps = range(start, min(start + config.inner_steps, config.steps))
         readings += [(round, metric, value) for metric, value in _round(config, trainer, strategy, steps).items()]
         trainer.weights.refresh()
-        readings.append((round, "state_digest", float(int(strategy.check_agreement()[:13], 16))))
+        readings.append((round, "state_digest", digest_number(strategy.check_agreement())))
         last = steps.stop == config.steps
         readings += trainer.measure(round, validate=last or round % config.validate_every == 0)
         if exchange.rank == 0 and (last or time.monotonic() - said > SAY_SECONDS):

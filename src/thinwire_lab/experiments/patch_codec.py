@@ -31,6 +31,7 @@ from thinwire.sync import DirectoryStore, Subscriber
 from thinwire.sync.chain import committed_versions, read_manifest
 from thinwire_lab.config import StudyConfig
 from thinwire_lab.experiments.patch_codec_bound import entropy_bound
+from thinwire_lab.experiments.versions import copied
 from thinwire_lab.recorder import Recorder
 
 ENCODINGS = ("absolute", "relative", "dense", "auto")
@@ -227,10 +228,6 @@ def _measure_speeds(step: Step, state: State, version: int, repeats: int, record
             record.record(version, f"{word}_over_equal", paired, name)
 
 
-def _owned(state: State) -> State:
-    return {name: tensor.clone() for name, tensor in state.items()}
-
-
 def _pairs(store: DirectoryStore, most: int, source: str) -> list[tuple[int, int]]:
     """Return the last ``most`` pairs of consecutive versions that differ (a step without advantage changes none)."""
     manifests = [read_manifest(store, version) for version in committed_versions(store)]
@@ -250,11 +247,11 @@ def run(config: Config, record: Recorder) -> None:
     reader = Subscriber(store)
     record.note("pairs", len(pairs))
     for done, (before, version) in enumerate(pairs, start=1):
-        base = _owned(reader.pull(before))
-        target = _owned(reader.pull(version))
+        base = copied(reader.pull(before))
+        target = copied(reader.pull(version))
         base_tree, target_tree = (digest_tree(state, threads=record.threads) for state in (base, target))
         step = Step(base, target, base_tree, target_tree, record.threads)
-        state = _owned(base)
+        state = copied(base)
         _measure_sizes(step, state, version, record)
         if done > len(pairs) - config.timed_pairs:
             _measure_speeds(step, state, version, config.repeats, record)

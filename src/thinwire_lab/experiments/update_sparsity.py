@@ -18,19 +18,17 @@ from pydantic import Field
 from thinwire.patch import State, state_digest
 from thinwire.pretrained import load_causal_lm, load_tokenizer
 from thinwire.sync import DirectoryStore, Publisher
-from thinwire.tasks import Arithmetic, Task, Written
 from thinwire.train.loop import GrpoSettings, GrpoTrainer
 from thinwire.train.rollout import Sampling, collect
 from thinwire.train.weights import STORAGES, Weights
-from thinwire_lab.assets.hub import written_questions
 from thinwire_lab.config import StudyConfig
+from thinwire_lab.experiments.grpo_inputs import make_task, model_source
+from thinwire_lab.experiments.versions import ONE_ANCHOR, copied, digest_number
 from thinwire_lab.metrics.update_sparsity import LAGS
 from thinwire_lab.recorder import Recorder
 from thinwire_lab.tensor_groups import GROUPS, group_of
 
 Shares: TypeAlias = dict[str, float]
-PACKAGES = "packages"  # folder of the assets that holds downloads
-ANCHOR_ONCE = 1_000_000  # versions between anchors: one anchor, then patches
 
 
 class Config(StudyConfig):
@@ -60,12 +58,18 @@ class Config(StudyConfig):
 
 def run(config: Config, record: Recorder) -> None:
     """Train, compare each version with those before it, and record."""
-    asset = record.assets / config.model
-    source = asset if asset.is_dir() else config.model
+    source = model_source(config.model, record.assets)
     model = load_causal_lm(source, dtype=getattr(torch, config.compute), device=config.device)
     tokenizer = load_tokenizer(source)
     trainer = GrpoTrainer(STORAGES[config.precision](model), settings_of(config))
-    task = task_of(config, record)
+    task = make_task(
+        config.task,
+        config.kinds,
+        shots=config.shots,
+        generator=stream(record.seed, 0),
+        tokenizer=tokenizer,
+        assets=record.assets,
+    )
     asking, drawing = stream(record.seed, 1), stream(record.seed, 2)
     sampling = Sampling(
         max_tokens=config.max_tokens,
@@ -120,16 +124,6 @@ def stream(seed: int, purpose: int) -> torch.Generator:
     return torch.Generator().manual_seed(1_000_003 * seed + purpose)
 
 
-def task_of(config: Config, record: Recorder) -> Task:
-    """Return the task that the configuration names."""
-    if config.task == "arithmetic":
-        return Arithmetic(config.kinds, shots=config.shots, generator=stream(record.seed, 0))
-    return Written(
-        written_questions(config.task, load_tokenizer(config.model), record.assets / PACKAGES),
-        final="boxed" if config.task == "math" else "number",
-    )
-
-
 def share_by_group(counts: dict[str, tuple[int, int]]) -> dict[str, float]:
     """Turn (counted, total) by tensor into the share counted, over all and by tensor group."""
     shares = {}
@@ -159,7 +153,7 @@ class Versions:
 
     def __init__(self, state: State) -> None:
         """Start with the version before the first step."""
-        self._past: deque[State] = deque([_copy(state)], maxlen=max(LAGS))
+        self._past: deque[State] = deque([copied(state)], maxlen=max(LAGS))
         self._streak = 0
 
     def compare(self, state: State, *, taught: bool, full_rate: bool) -> dict[int, dict[str, float]]:
@@ -175,16 +169,14 @@ class Versions:
             if taught and lag <= len(self._past) and lag <= max(self._streak, 1)
         }
         reused = self._past.popleft() if len(self._past) == self._past.maxlen else None
-        self._past.append(_copy(state, reused))
+        self._past.append(copied(state) if reused is None else _copied_into(reused, state))
         return found
 
 
-def _copy(state: State, into: State | None = None) -> State:
-    if into is None:
-        return {name: tensor.clone() for name, tensor in state.items()}
+def _copied_into(held: State, state: State) -> State:
     for name, tensor in state.items():
-        into[name].copy_(tensor)
-    return into
+        held[name].copy_(tensor)
+    return held
 
 
 def unchanged(before: State, after: State) -> dict[str, tuple[int, int]]:
@@ -207,7 +199,7 @@ class Keeper:
         self._publisher: Publisher | None = None
         if record.versions is not None:
             name = f"update_sparsity.{config.precision}.{config.lr!r}.{record.seed}"
-            self._publisher = Publisher(DirectoryStore(record.versions), run_id=name, anchor_every=ANCHOR_ONCE)
+            self._publisher = Publisher(DirectoryStore(record.versions), run_id=name, anchor_every=ONE_ANCHOR)
 
     def offer(self, step: int, state: State) -> float:
         """Publish the version after ``step`` if it is to be kept; return the first 52 bits of its state digest."""
@@ -216,4 +208,4 @@ class Keeper:
             self.kept.append(step)
         else:
             digest = state_digest(state)
-        return float(int(digest[:13], 16))
+        return digest_number(digest)

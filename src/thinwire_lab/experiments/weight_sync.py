@@ -8,8 +8,9 @@ a training run cross a shaped link as full weights and as patches, and the secon
 import tempfile
 from pathlib import Path
 
+from thinwire_lab.experiments.grpo_inputs import model_source
 from thinwire_lab.experiments.weight_sync_link import busy_rows, compute_rows, transfer_rows
-from thinwire_lab.experiments.weight_sync_setup import Config, Rows, model_source
+from thinwire_lab.experiments.weight_sync_setup import Config, Rows
 from thinwire_lab.experiments.weight_sync_training import run_training
 from thinwire_lab.recorder import Recorder
 
@@ -18,7 +19,7 @@ __all__ = ["Config", "run"]
 
 def run(config: Config, record: Recorder) -> None:
     """Measure one row; ``link`` reads the kept versions ``record.inputs["versions"]``."""
-    source = model_source(config, record.assets)
+    source = model_source(config.model, record.assets)
     if config.part == "training":
         with tempfile.TemporaryDirectory(prefix="thinwire-weight-sync-") as folder:
             rows = run_training(config, record.seed, Path(folder), source, record.assets, threads=record.threads)

@@ -24,6 +24,7 @@ from thinwire.sync.chain import committed_versions, read_manifest
 from thinwire.train.loop import GrpoTrainer
 from thinwire.train.rollout import collect
 from thinwire.train.weights import STORAGES
+from thinwire_lab.experiments.versions import ONE_ANCHOR, copied
 from thinwire_lab.experiments.weight_sync_setup import (
     Config,
     Rows,
@@ -36,7 +37,6 @@ from thinwire_lab.experiments.weight_sync_setup import (
 )
 
 BUSY = 0.9
-_ONE_ANCHOR = 10**9
 _NO_LIMIT = 1e15  # bit/s
 
 
@@ -85,7 +85,7 @@ def _full_transfer(target: State, rate: float) -> Transfer:
 
 def _patch_transfer(base: State, target: State, rate: float, encoding: str) -> Transfer:
     store = MemoryStore()
-    publisher = Publisher(store, run_id="link", anchor_every=_ONE_ANCHOR, encoding=encoding, compress_anchors=False)
+    publisher = Publisher(store, run_id="link", anchor_every=ONE_ANCHOR, encoding=encoding, compress_anchors=False)
     publisher.publish(base)
     near, far = Subscriber(store), Subscriber(store)
     near.pull()
@@ -119,10 +119,6 @@ def chosen(manifests: Sequence[Manifest], count: int, seed: int) -> list[Manifes
     return [manifests[place] for place in sorted(places)]
 
 
-def _copy(state: State) -> State:
-    return {name: tensor.clone() for name, tensor in state.items()}
-
-
 def payload_rows(version: int, base: State, target: State, encodings: Sequence[str]) -> Rows:
     """Return the bytes that each encoding makes of the patch from ``base`` to ``target``."""
     patch = diff(base, target)
@@ -152,8 +148,8 @@ def transfer_rows(config: Config, seed: int, versions: Path) -> tuple[Rows, dict
     rows: Rows = [row(0, "versions_without_change", len(kept) - 1 - len(changed))]
     moved: dict[str, list[Transfer]] = {"full": [], "patch": []}
     for version in [manifest.version for manifest in chosen(changed, config.transfers, seed)]:
-        base = _copy(reader.pull(version - 1))
-        target = _copy(reader.pull(version))
+        base = copied(reader.pull(version - 1))
+        target = copied(reader.pull(version))
         rows += payload_rows(version, base, target, config.encodings)
         if not moved["patch"]:  # compiled loops are loaded at their first use, which no clock should see
             _patch_transfer(base, target, _NO_LIMIT, config.encoding)
@@ -178,7 +174,8 @@ def transfer_rows(config: Config, seed: int, versions: Path) -> tuple[Rows, dict
 def compute_rows(config: Config, seed: int, source: str, assets: Path) -> tuple[Rows, float]:
     """Measure rollouts and training steps; return the rows and the mean seconds of one of each."""
     trainer = GrpoTrainer(STORAGES[config.precision](load_model(config, source)), settings_of(config))
-    tokenizer, task, sampling = load_tokenizer(source), task_of(config, seed, source, assets), sampling_of(config)
+    tokenizer, sampling = load_tokenizer(source), sampling_of(config)
+    task = task_of(config, seed, tokenizer, assets)
     questions, draws = generator(seed, "questions"), generator(seed, "answers")
     rows: Rows = []
     for step in range(config.compute_steps + 1):

@@ -6,16 +6,14 @@ from typing import Literal
 
 import torch
 from pydantic import Field
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from thinwire.pretrained import PUBLISHED, load_causal_lm, load_tokenizer
-from thinwire.tasks import Arithmetic, Task, Written
+from thinwire.pretrained import PUBLISHED, load_causal_lm
+from thinwire.tasks import Task
 from thinwire.train.loop import GrpoSettings
 from thinwire.train.rollout import Sampling
-from thinwire_lab.assets.hub import written_questions
 from thinwire_lab.config import StudyConfig
-
-_PACKAGES = "packages"  # folder of the assets that holds downloads
+from thinwire_lab.experiments.grpo_inputs import make_task
 
 
 class Config(StudyConfig):
@@ -53,11 +51,6 @@ def generator(seed: int, name: str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
-def model_source(config: Config, assets: Path) -> str:
-    """Return the asset's folder where it exists, else the name for transformers to find."""
-    return str(assets / config.model) if (assets / config.model).is_dir() else config.model
-
-
 def load_model(config: Config, source: str) -> PreTrainedModel:
     """Load the model that the trainer starts from."""
     return load_causal_lm(source, dtype=getattr(torch, config.compute), device=config.device)
@@ -70,12 +63,10 @@ def blank_model(config: Config, source: str) -> PreTrainedModel:
     return model.to(config.device).eval()
 
 
-def task_of(config: Config, seed: int, source: str, assets: Path) -> Task:
+def task_of(config: Config, seed: int, tokenizer: PreTrainedTokenizerBase, assets: Path) -> Task:
     """Return the task; an arithmetic mix has shots of the seed's own."""
-    if config.task == "arithmetic":
-        return Arithmetic(config.kinds, shots=config.shots, generator=generator(seed, "shots"))
-    questions = written_questions(config.task, load_tokenizer(source), assets / _PACKAGES)
-    return Written(questions, final="boxed" if config.task == "math" else "number")
+    shots = generator(seed, "shots")
+    return make_task(config.task, config.kinds, shots=config.shots, generator=shots, tokenizer=tokenizer, assets=assets)
 
 
 def settings_of(config: Config) -> GrpoSettings:
@@ -93,11 +84,6 @@ def sampling_of(config: Config) -> Sampling:
     return Sampling(
         max_tokens=config.max_tokens, temperature=config.temperature, prompts_at_once=config.prompts_at_once
     )
-
-
-def digest_number(digest: str) -> float:
-    """Return the first 13 hexadecimal digits of a state digest as a number that a double holds exactly."""
-    return float(int(digest[:13], 16))
 
 
 Rows = list[tuple[int, str, float, str]]

@@ -22,11 +22,11 @@ from thinwire.sync import DirectoryStore, MissingError, Publisher, Store, Subscr
 from thinwire.train.loop import GrpoTrainer
 from thinwire.train.rollout import Rollouts, collect
 from thinwire.train.weights import STORAGES, read_state
+from thinwire_lab.experiments.versions import ONE_ANCHOR, digest_number
 from thinwire_lab.experiments.weight_sync_setup import (
     Config,
     Rows,
     blank_model,
-    digest_number,
     generator,
     load_model,
     row,
@@ -35,7 +35,6 @@ from thinwire_lab.experiments.weight_sync_setup import (
     task_of,
 )
 
-ONE_ANCHOR = 10**9
 _POLL_SECONDS = 0.005
 _MAX_ROLLOUT_BYTES = 1 << 30
 
@@ -138,7 +137,7 @@ def _held_by(model: torch.nn.Module, state: State) -> State:
 def _roll_out(config: Config, seed: int, store: Store, source: str, assets: Path) -> Rows:
     model, tokenizer = blank_model(config, source), load_tokenizer(source)
     subscriber = Subscriber(store)
-    task, sampling = task_of(config, seed, source, assets), sampling_of(config)
+    task, sampling = task_of(config, seed, tokenizer, assets), sampling_of(config)
     questions, draws = generator(seed, "questions"), generator(seed, "answers")
     rows: Rows = []
     for version in range(config.steps + 1):
