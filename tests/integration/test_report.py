@@ -33,7 +33,7 @@ claims:
   - id: K-kept
     statement: Most weights don't change.
     source: a paper, table 1
-    published: {text: "about 99 %", value: 0.99}
+    published: {text: "about 99 %"}
     study: kept_weights
     unit: share
     measured: mean over steps, t interval over seeds

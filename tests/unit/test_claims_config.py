@@ -59,7 +59,7 @@ def roles_of(rule):
     roles = set()
     for part in parts_of(rule):
         if isinstance(part, AllEqual):
-            roles |= {"cell"} if part.scopes else {"left", "right"}
+            roles |= {"left", "right"}
         elif isinstance(part, Ratio | NotEstablished):
             roles |= {"numerator", "denominator"}
         elif not isinstance(part, NotTested):
@@ -93,10 +93,10 @@ def test_every_measure_and_metric_exists(claim):
         elif isinstance(part, Threshold) and part.over == "steps":
             assert part.measure in METRICS
         elif not isinstance(part, NotTested):
-            names = [part.measure, getattr(part, "minus", ""), getattr(part, "denominator_measure", "")]
+            names = [part.measure, getattr(part, "denominator_measure", "")]
             names += [part.checked] if isinstance(part, Never) else []
             for name in filter(None, names):
-                assert measures[name].scope in ("*", getattr(part, "scope", "all")) or isinstance(part, Never)
+                assert measures[name].scope in ("*", part.scope)
 
 
 def test_the_deciding_cells_at_laptop_scale_have_the_seeds_that_an_interval_needs():

@@ -10,7 +10,7 @@ from thinwire_lab.analysis.rules import AllEqual, Both, Condition, Never, NotEst
 from thinwire_lab.analysis.summarise import RunFiles, summarise
 from thinwire_lab.tables import RUN_COLUMNS, Metric, write_rows
 
-METRICS = {name: Metric(name, "", clock=name == "speed") for name in ("share", "bits", "speed", "floor", "bad", "all")}
+METRICS = {name: Metric(name, "", clock=name == "speed") for name in ("share", "bits", "speed", "bad", "all")}
 MEASURES = [{"name": name, "metric": name, "scope": "all", "reduce": "mean"} for name in METRICS]
 
 
@@ -99,16 +99,16 @@ def test_ratio_pairs_seeds_on_the_log_scale(made):
         assert (found.estimate, found.lower, found.upper) == pytest.approx(expected)
 
 
-def test_ratio_takes_the_strongest_rival_and_the_floor_off_both(made):
+def test_ratio_takes_the_strongest_rival(made):
     summaries = made(
         {
-            "arm=a": {"speed": seeds(10.0, 12.0), "floor": seeds(1.0, 1.0)},
-            "threads=1": {"speed": seeds(4.0, 4.0), "floor": seeds(1.0, 1.0)},
-            "threads=2": {"speed": seeds(5.5, 6.5), "floor": seeds(1.0, 1.0)},
+            "arm=a": {"speed": seeds(9.0, 11.0)},
+            "threads=1": {"speed": seeds(3.0, 3.0)},
+            "threads=2": {"speed": seeds(4.5, 5.5)},
         }
     )
     cells = {"numerator": ["arm=a"], "denominator": ["threads=1", "threads=2"]}
-    found = Ratio(kind="ratio", measure="speed", minus="floor", condition={"above": 1.0}).decide(summaries, cells)
+    found = Ratio(kind="ratio", measure="speed", condition={"above": 1.0}).decide(summaries, cells)
     assert found.cell == "arm=a against threads=2"
     assert (found.estimate, found.lower, found.upper) == pytest.approx((2.0, 2.0, 2.0))
 
@@ -146,11 +146,13 @@ def test_all_equal_compares_every_step_of_every_seed(made):
     assert (found.verdict, found.reason) == ("fails", "differs: bits of seed 1")
 
 
-def test_all_equal_within_one_cell_compares_scopes(made):
-    summaries = made({"arm=a": {"bits@trainer": {0: [1, 2]}, "bits@worker": {0: [1, 2]}, "bits@late": {0: [1]}}})
-    for scopes, verdict in ((("trainer", "worker"), "holds"), (("trainer", "late"), "fails")):
-        rule = AllEqual(kind="all_equal", metrics=["bits"], scopes=scopes)
-        assert rule.decide(summaries, {"cell": ["arm=a"]}).verdict == verdict
+def test_all_equal_compares_the_named_scope(made):
+    first = {"bits@trainer": {0: [1, 2]}, "bits@worker": {0: [1, 2]}}
+    second = {"bits@trainer": {0: [1, 2]}, "bits@worker": {0: [1]}}
+    summaries = made({"arm=a": first, "arm=b": second})
+    for scope, verdict in (("trainer", "holds"), ("worker", "fails")):
+        rule = AllEqual(kind="all_equal", metrics=[f"bits@{scope}"])
+        assert rule.decide(summaries, {"left": ["arm=a"], "right": ["arm=b"]}).verdict == verdict
 
 
 def test_all_equal_needs_the_same_seeds(made):

@@ -28,7 +28,6 @@ class Published(Strict):
     """What the paper states."""
 
     text: str = Field(description="in its own terms")
-    value: float | None = Field(default=None, description="the same as a number in the claim's unit, for figures")
 
 
 class Claim(Strict):

@@ -143,7 +143,6 @@ class Ratio(Strict):
     measure: str
     denominator_measure: str = Field(default="", description="where the denominator is another measure")
     scope: str = "all"
-    minus: str = Field(default="", description="a measure taken off both sides before dividing")
     shown_as: Literal["ratio", "relative", "log"] = Field(
         default="ratio", description="plain ratio, ratio minus 1, or mean log-ratio"
     )
@@ -156,9 +155,6 @@ class Ratio(Strict):
 
     def _values(self, summaries: Summaries, cell: str, measure: str) -> dict[int, float]:
         values = summaries.by_seed(cell, measure, self.scope)
-        if self.minus:
-            floor = summaries.by_seed(cell, self.minus, self.scope)
-            values = {seed: value - floor[seed] for seed, value in values.items() if seed in floor}
         for seed, value in values.items():
             if value <= 0:
                 raise EvidenceError(f"{measure} of seed {seed} in the cell {cell} is {value:g}: no ratio can be formed")
@@ -189,39 +185,30 @@ class Ratio(Strict):
 
 
 class AllEqual(Strict):
-    """Every step's value of each metric is the same double, in two cells seed by seed, or in two scopes of one cell."""
+    """Every step's value of each metric is the same double in two cells, seed by seed."""
 
     kind: Literal["all_equal"]
     metrics: list[str] = Field(min_length=1, description="`metric`, or `metric@scope` for another scope than `all`")
-    scopes: tuple[str, str] | None = Field(default=None, description="compare these within the role `cell`")
 
     @property
     def text(self) -> str:
         """The rule in words."""
         return "all equal"
 
-    def _sides(self, cells: Cells) -> tuple[str, str]:
-        if self.scopes is not None:
-            return _only(cells, "cell"), _only(cells, "cell")
-        return _only(cells, "left"), _only(cells, "right")
-
     def decide(self, summaries: Summaries, cells: Cells) -> Finding:
         """Compare fingerprints of all steps; ``n`` counts the compared values. Raises EvidenceError."""
-        left, right = self._sides(cells)
-        cell = left if left == right else f"{left} against {right}"
+        left, right = _only(cells, "left"), _only(cells, "right")
         compared, unequal = 0, []
         for named in self.metrics:
             metric, _, scope = named.partition("@")
-            scopes = self.scopes or (scope or "all", scope or "all")
-            first = summaries.traces(left, metric, scopes[0])
-            second = summaries.traces(right, metric, scopes[1])
+            first, second = (summaries.traces(cell, metric, scope or "all") for cell in (left, right))
             if first.keys() != second.keys():
                 raise EvidenceError(f"{named} was recorded for the seeds {sorted(first)} and {sorted(second)}")
             compared += sum(steps for steps, _ in first.values())
             unequal += [f"{named} of seed {seed}" for seed in sorted(first) if first[seed] != second[seed]]
         if unequal:
-            return Finding("fails", f"differs: {', '.join(unequal)}", n=compared, cell=cell)
-        return Finding("holds", f"{compared} values compared, all equal", n=compared, cell=cell)
+            return Finding("fails", f"differs: {', '.join(unequal)}", n=compared, cell=f"{left} against {right}")
+        return Finding("holds", f"{compared} values compared, all equal", n=compared, cell=f"{left} against {right}")
 
 
 class Never(Strict):

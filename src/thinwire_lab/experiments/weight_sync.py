@@ -10,7 +10,7 @@ from pathlib import Path
 
 from thinwire_lab.experiments.grpo_inputs import model_source
 from thinwire_lab.experiments.weight_sync_link import busy_rows, compute_rows, transfer_rows
-from thinwire_lab.experiments.weight_sync_setup import Config, Rows
+from thinwire_lab.experiments.weight_sync_setup import Config, Rows, row
 from thinwire_lab.experiments.weight_sync_training import run_training
 from thinwire_lab.recorder import Recorder
 
@@ -35,7 +35,7 @@ def _link(config: Config, record: Recorder, source: str) -> Rows:
     transfers, moved = transfer_rows(config, record.seed, record.inputs["versions"])
     if not moved["patch"]:
         record.note("link", "no kept version differs from the one before it: nothing to move")
-        return transfers + computed
+        return [*transfers, *computed, row(0, "digest_checks", 0), row(0, "digest_mismatches", 0)]
     busy, unreached = busy_rows(config, seconds, moved)
     if unreached:
         record.note("bandwidth_90", unreached)
