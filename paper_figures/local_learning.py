@@ -23,14 +23,8 @@ TEXTS = {
 }
 
 
-def of(table, **axes):
-    for axis, value in axes.items():
-        table = table[table[axis] == value] if axis in table else table.iloc[:0]
-    return table
-
-
 def by_arm(ax, seeds, text, letter):
-    shown = of(seeds, part=PART, text=text)
+    shown = plots.where(seeds, part=PART, text=text)
     if shown.empty:
         plots.blank(ax)
         return
@@ -46,7 +40,7 @@ def by_arm(ax, seeds, text, letter):
             zorder=1,
         )
     for place, arm in enumerate(arms):
-        mine = of(shown, arm=arm)
+        mine = plots.where(shown, arm=arm)
         look = plots.style(place)
         ax.plot(mine["value"], [place] * len(mine), linestyle="none", marker=look["marker"], color=look["color"])
     ax.set_yticks(range(len(arms)), labels=[ARMS[arm] for arm in arms])
@@ -57,9 +51,9 @@ def by_arm(ax, seeds, text, letter):
 
 def rows_of(seeds):
     for text, title in TEXTS.items():
-        base = of(seeds, part=PART, text=text, arm=BASELINE).set_index("seed")["value"]
+        base = plots.where(seeds, part=PART, text=text, arm=BASELINE).set_index("seed")["value"]
         for arm, name in ARMS.items():
-            ours = of(seeds, part=PART, text=text, arm=arm).set_index("seed")["value"]
+            ours = plots.where(seeds, part=PART, text=text, arm=arm).set_index("seed")["value"]
             shared = ours.index.intersection(base.index)
             if arm != BASELINE and len(shared):
                 yield f"{name}, {title}", [base[seed] for seed in shared], [ours[seed] for seed in shared]
@@ -72,8 +66,7 @@ def forest(ax, seeds, published):
         return
     for place, (_, base, ours) in enumerate(rows):
         logs = t_interval([math.log(mine / theirs) for mine, theirs in zip(ours, base, strict=True)])
-        ends = None if logs.lower is None else [[logs.mean - logs.lower], [logs.upper - logs.mean]]
-        ax.errorbar(logs.mean, place, xerr=ends, fmt="D", color=plots.INK, markerfacecolor=None if ends else "white")
+        plots.paired_interval(ax, place, logs)
         bound = noninferiority(base, ours).upper_bound
         if math.isfinite(bound):
             ax.plot(bound, place, marker="|", color="#c0561f", markersize=11, markeredgewidth=1.6, linestyle="none")
@@ -82,7 +75,8 @@ def forest(ax, seeds, published):
     place = len(rows)
     ax.errorbar(mean, place, xerr=[[0], [upper - mean]], fmt="s", color="#777777", capsize=2.5)
     ax.axvline(0, color="0.5", linewidth=0.8)
-    plots.published_line(ax, math.log(1.01), "margin", horizontal=False)
+    margin = plots.headline(published, "quality_margin")
+    plots.published_line(ax, math.log1p(margin), "margin", horizontal=False)
     ax.set_yticks(range(place + 1), labels=[name for name, _, _ in rows] + ["published mean and bound"])
     ax.set_ylim(place + 0.6, -0.6)
     ax.set_xlabel("log-ratio of held-out bits per byte against global backpropagation (positive: worse)")

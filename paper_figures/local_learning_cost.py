@@ -20,8 +20,7 @@ def label(scope):
 
 def panel(ax, tables, published, asked):
     title, part, measure, unit, axis, name = asked
-    totals = tables.total(measure, scope=None)
-    totals = totals[totals["part"] == part] if "part" in totals else totals.iloc[:0]
+    totals = plots.where(tables.total(measure, scope=None), part=part)
     if totals.empty:
         plots.blank(ax)
         return
@@ -49,7 +48,7 @@ def main():
     figure, axes = plots.start(__file__, 7.2, 2.6, columns=2)
     for ax, described in zip(axes, PANELS, strict=True):
         panel(ax, tables, asked.published, described)
-    plots.save(figure, __file__, asked, "Means with 95 % t intervals over repeats; open marks: a single run.")
+    plots.save(figure, __file__, asked, "Means with 95 % t intervals over seeds; open marks: a single run.")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,7 @@ ARMS = {"ddp": "DDP", "diloco": "DiLoCo", "pulseloco": "PULSELoCo"}
 
 
 def sent(ax, tables, published):
-    totals = tables.total("round_bytes")
-    totals = totals[totals["task"] == "grpo"] if "task" in totals else totals.iloc[:0]
+    totals = plots.where(tables.total("round_bytes"), task="grpo")
     if totals.empty:
         plots.blank(ax)
         return
@@ -38,8 +37,7 @@ def sent(ax, tables, published):
 
 
 def quality(ax, tables):
-    curves = tables.curve("validation_bits_per_byte")
-    curves = curves[curves["task"] == "text"] if "task" in curves else curves.iloc[:0]
+    curves = plots.where(tables.curve("validation_bits_per_byte"), task="text")
     if curves.empty:
         plots.blank(ax)
         return
@@ -53,8 +51,7 @@ def quality(ax, tables):
 
 
 def pairs(ax, tables):
-    finals = tables.seed("final_bits_per_byte")
-    finals = finals[finals["task"] == "text"] if "task" in finals else finals.iloc[:0]
+    finals = plots.where(tables.seed("final_bits_per_byte"), task="text")
     finals = finals[finals["arm"].isin(["diloco", "pulseloco"])] if len(finals) else finals
     if finals.empty:
         plots.blank(ax)
@@ -65,8 +62,7 @@ def pairs(ax, tables):
         sides = [rows[rows["arm"] == arm].set_index("seed")["value"] for arm in ("pulseloco", "diloco")]
         shared = sides[0].index.intersection(sides[1].index)
         logs = t_interval([100 * math.log(sides[0][seed] / sides[1][seed]) for seed in shared])
-        ends = None if logs.lower is None else [[logs.mean - logs.lower], [logs.upper - logs.mean]]
-        ax.errorbar(logs.mean, place, xerr=ends, fmt="D", color=plots.INK)
+        plots.paired_interval(ax, place, logs)
     ax.axvline(0, color="0.5", linewidth=0.8)
     plots.published_line(ax, 1.0, "rule: at most 1 %", horizontal=False)
     ax.set_yticks(range(len(rates)), labels=[f"lr {float(rate):.0e}" if rate else "" for rate in rates])

@@ -2,7 +2,7 @@
 
 from thinwire_lab.analysis import plots
 
-OWN = ("absolute", "relative", "context", "dense", "auto")
+OWN = ("absolute", "relative", "dense", "auto")
 
 
 def kind(codec):

@@ -41,7 +41,7 @@ def by_step(ax, curves, looks, published):
     ax.set_title("a  Changed in one step")
 
 
-def by_lag(ax, totals, looks, published):
+def by_lag(ax, totals, looks, published, stated):
     plain = published[(published["training"] == "GRPO") & (published["lr"] == 3e-6) & (published["rollout_reuse"] == 1)]
     for _, theirs in plain.groupby(["family", "size"]):
         ax.plot(theirs["k"], 1 - theirs["mean"], color="0.8", linestyle="-", linewidth=0.9, zorder=1)
@@ -51,7 +51,7 @@ def by_lag(ax, totals, looks, published):
         plots.error_bars(ax, rows["k"].to_list(), rows, fmt=look["marker"], color=look["color"])
     ax.set_xscale("log", base=2)
     ax.set_xticks([1, 2, 4, 8, 16, 32], labels=["1", "2", "4", "8", "16", "32"])
-    plots.published_line(ax, 0.02, "stated: below 2 % up to k = 8")
+    plots.published_line(ax, 1 - stated, f"stated: below {100 * (1 - stated):.0f} % up to k = 8")
     ax.set_xlabel("optimizer steps between the two versions, k")
     ax.set_title("b  Changed after k steps")
 
@@ -70,7 +70,8 @@ def main():
     else:
         looks = looks_of(curves, totals)
         by_step(left, curves, looks, plots.read_published(asked.published, "sparsity_by_step"))
-        by_lag(right, totals, looks, plots.read_published(asked.published, "sparsity_by_k"))
+        stated = plots.headline(asked.published, "k8_sparsity")
+        by_lag(right, totals, looks, plots.read_published(asked.published, "sparsity_by_k"), stated)
         left.set_yscale("log")
         ticks = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
         left.set_yticks(ticks, labels=[f"{100 * tick:g} %" for tick in ticks])

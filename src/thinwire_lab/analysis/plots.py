@@ -14,6 +14,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
 
+from thinwire_lab.analysis.intervals import Interval
 from thinwire_lab.analysis.summarise import read_summary
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -100,6 +101,13 @@ def style(index: int) -> dict[str, Any]:
     return {**cycle[index % len(cycle)], "marker": MARKERS[index % len(MARKERS)]}
 
 
+def where(table: pd.DataFrame, **axes: str) -> pd.DataFrame:
+    """The rows whose cell has these values on its axes; none where no cell has such an axis."""
+    for axis, value in axes.items():
+        table = table[table[axis] == value] if axis in table else table.iloc[:0]
+    return table
+
+
 def stacked(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Tables of the same columns as one."""
     return pd.concat(list(tables), ignore_index=True)
@@ -119,6 +127,14 @@ def error_bars(ax: Any, x: Any, rows: pd.DataFrame, *, horizontal: bool = False,
             ax.errorbar(row["mean"], place, xerr=ends, **mark)
         else:
             ax.errorbar(place, row["mean"], yerr=ends, **mark)
+
+
+def paired_interval(ax: Any, place: float, interval: Interval) -> None:
+    """The mean of paired differences with its interval, in the row ``place``; open where one pair has no interval."""
+    ends = None
+    if interval.lower is not None and interval.upper is not None:
+        ends = [[interval.mean - interval.lower], [interval.upper - interval.mean]]
+    ax.errorbar(interval.mean, place, xerr=ends, fmt="D", color=INK, markerfacecolor=None if ends else "white")
 
 
 def band(ax: Any, rows: pd.DataFrame, look: dict[str, Any], **options: Any) -> None:
