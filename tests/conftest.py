@@ -1,6 +1,8 @@
-"""One thread a test process, no hub, no tracker server, and the same examples at every run."""
+"""One thread a test process, no hub, no tracker server, the same examples at every run, and summaries to draw from."""
 
 import os
+import zlib
+from pathlib import Path
 
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"
@@ -9,9 +11,73 @@ os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "agg")
 
-import torch  # noqa: E402 - after the environment is set
+import pytest  # noqa: E402 - after the environment is set
+import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
+
+from thinwire_lab.analysis.summarise import RunFiles, summarise  # noqa: E402
+from thinwire_lab.config import load_config, load_study  # noqa: E402
+from thinwire_lab.plan import plan_study  # noqa: E402
+from thinwire_lab.tables import METRICS, RUN_COLUMNS, write_rows  # noqa: E402
+
+CONFIGS = Path(__file__).parents[1] / "configs"
 
 torch.set_num_threads(1)
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
+
+STEPS = (-1, 0, 1, 2, 8)
+
+
+def declared(study):
+    """The metrics of a study, with the scopes that its measures name."""
+    module = __import__(f"thinwire_lab.metrics.{study}", fromlist=["METRICS"])
+    return [metric.name for metric in module.METRICS]
+
+
+def scopes_of(study):
+    """Scopes that stand for those of a real run."""
+    measures = load_study(study, CONFIGS).measures
+    named = {measure.scope for measure in measures} - {"*"}
+    known = {
+        "patch_codec": ["published_zstd1", "relative", "pairs_raw"],
+        "weight_sync": ["full", "patch", "published"],
+        "local_learning": ["rgc_async", "global_backprop", "global_backprop_1", "global_backprop_2"],
+    }
+    return sorted({"all", *named, *known.get(study, [])})
+
+
+def number(*parts):
+    """A positive number that depends on the parts and on nothing else."""
+    return 0.05 + (zlib.crc32(repr(parts).encode()) % 900) / 1000
+
+
+def summaries_of(study, scale, folder):
+    runs, scopes = [], scopes_of(study)
+    for row in plan_study(study, scale, CONFIGS):
+        place = folder / "runs" / study / row.run
+        rows = [
+            (step, scope, metric, number(study, row.cell, row.seed, metric, scope, step))
+            for metric in declared(study)
+            for scope in scopes
+            for step in STEPS
+        ]
+        for name, clock in (("metrics", False), ("clock", True)):
+            mine = [entry for entry in rows if (row.asynchronous or METRICS[entry[2]].clock) is clock]
+            write_rows(place / f"{name}.csv", RUN_COLUMNS, mine)
+        runs.append(RunFiles(row.cell, row.seed, place / "metrics.csv", place / "clock.csv", place / "run.json"))
+    measures = load_study(study, CONFIGS).model_dump(mode="json")["measures"]
+    summarise({"name": study, "measures": measures}, runs, folder / "summaries" / study)
+
+
+@pytest.fixture(scope="session")
+def planned_summaries(tmp_path_factory):
+    """Make, for a scale, a results folder with the summaries of every planned cell, of numbers that mean nothing."""
+
+    def make(scale):
+        folder = tmp_path_factory.mktemp(scale)
+        for study in load_config(CONFIGS / "config.yaml").studies:
+            summaries_of(study, scale, folder)
+        return folder
+
+    return make

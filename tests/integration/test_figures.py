@@ -3,76 +3,24 @@
 import runpy
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 
 import pytest
 import yaml
 
 from thinwire_lab.analysis import plots
-from thinwire_lab.analysis.summarise import RunFiles, summarise
-from thinwire_lab.config import load_config, load_study
-from thinwire_lab.plan import plan_study
-from thinwire_lab.tables import METRICS, RUN_COLUMNS, write_rows
+from thinwire_lab.config import load_config
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"
 FIGURES = yaml.safe_load((CONFIGS / "figures.yaml").read_text(encoding="utf-8"))
 STUDIES = load_config(CONFIGS / "config.yaml").studies
-STEPS = (-1, 0, 1, 2, 8)
-
-
-def declared(study):
-    """The metrics of a study, with the scopes that its measures name."""
-    module = __import__(f"thinwire_lab.metrics.{study}", fromlist=["METRICS"])
-    return [metric.name for metric in module.METRICS]
-
-
-def scopes_of(study):
-    """Scopes that stand for those of a real run."""
-    measures = load_study(study, CONFIGS).measures
-    named = {measure.scope for measure in measures} - {"*"}
-    known = {
-        "patch_codec": ["published_zstd1", "relative", "pairs_raw"],
-        "weight_sync": ["full", "patch", "published"],
-        "local_learning": ["rgc_async", "global_backprop", "global_backprop_1", "global_backprop_2"],
-    }
-    return sorted({"all", *named, *known.get(study, [])})
-
-
-def number(*parts):
-    """A positive number that depends on the parts and on nothing else."""
-    return 0.05 + (zlib.crc32(repr(parts).encode()) % 900) / 1000
-
-
-def summaries_of(study, scale, folder):
-    runs, scopes = [], scopes_of(study)
-    for row in plan_study(study, scale, CONFIGS):
-        place = folder / "runs" / study / row.run
-        rows = [
-            (step, scope, metric, number(study, row.cell, row.seed, metric, scope, step))
-            for metric in declared(study)
-            for scope in scopes
-            for step in STEPS
-        ]
-        for name, clock in (("metrics", False), ("clock", True)):
-            mine = [entry for entry in rows if (row.asynchronous or METRICS[entry[2]].clock) is clock]
-            write_rows(place / f"{name}.csv", RUN_COLUMNS, mine)
-        runs.append(RunFiles(row.cell, row.seed, place / "metrics.csv", place / "clock.csv", place / "run.json"))
-    measures = load_study(study, CONFIGS).model_dump(mode="json")["measures"]
-    summarise({"name": study, "measures": measures}, runs, folder / "summaries" / study)
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory):
+def made(planned_summaries):
     """Scale -> folder of summaries of every study."""
-    folders = {}
-    for scale in ("smoke", "laptop"):
-        folder = tmp_path_factory.mktemp(scale)
-        for study in STUDIES:
-            summaries_of(study, scale, folder)
-        folders[scale] = folder / "summaries"
-    return folders
+    return {scale: planned_summaries(scale) / "summaries" for scale in ("smoke", "laptop")}
 
 
 def arguments(made, scale, out):
