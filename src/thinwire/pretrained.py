@@ -8,7 +8,7 @@ only.
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 PUBLISHED = {
     "qwen2.5-0.5b": "Qwen/Qwen2.5-0.5B-Instruct",
@@ -50,6 +50,21 @@ def load_causal_lm(
         )
     except (OSError, ValueError) as error:
         raise _missing(name_or_path, error) from error
+    return model.to(device).eval()
+
+
+def blank_causal_lm(
+    name_or_path: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> PreTrainedModel:
+    """Build a model's architecture alone: its weights are noise until others are read into it.
+
+    Raises PretrainedError as ``load_causal_lm`` does.
+    """
+    try:
+        shape = AutoConfig.from_pretrained(_resolve(name_or_path))
+    except (OSError, ValueError) as error:
+        raise _missing(name_or_path, error) from error
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, dtype=dtype)
     return model.to(device).eval()
 
 

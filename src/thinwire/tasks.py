@@ -1,4 +1,4 @@
-"""Small tasks whose answers can be checked: arithmetic in a few-shot completion format.
+"""Tasks whose answers can be checked: sums in a few-shot completion format, and written data sets.
 
 A base model of 135 million parameters answers no question in a chat, but it continues a list of sums:
 
@@ -25,7 +25,7 @@ SIGNS = {"add": "+", "subtract": "-", "multiply": "*"}
 
 @dataclass(frozen=True)
 class Question:
-    """One sum: ``prompt`` is the line up to and with the equals sign, ``answer`` the number that must follow."""
+    """What is asked: ``prompt`` is a sum's line up to and with the equals sign, or a whole chat; ``answer`` is checked."""
 
     kind: str
     prompt: str

@@ -6,16 +6,13 @@ of the asynchronous one.
 
 from thinwire.local.consensus import mean_gradient
 from thinwire.local.engine import StageEngine
-from thinwire.local.rings import Ring, Snapshots
 from thinwire.local.schedules import SCHEDULES, Schedule, open_schedule
 from thinwire.local.stages import Batches, Stage, TrainingPlan, cut
 
 __all__ = [
     "SCHEDULES",
     "Batches",
-    "Ring",
     "Schedule",
-    "Snapshots",
     "Stage",
     "StageEngine",
     "TrainingPlan",

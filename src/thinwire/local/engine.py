@@ -279,16 +279,6 @@ class StageEngine:
         """Readout version read and version applied to, int64 [stages, steps done, 2]."""
         return self._wiring.ledger[:, : self.done].clone()
 
-    def memory_ledger(self) -> dict[str, int]:
-        """Bytes of shared memory by part: rings of hidden states, rings of gradients, snapshots, ledgers."""
-        w = self._wiring
-        return {
-            "hidden_rings": sum(ring.nbytes for ring in w.hidden),
-            "gradient_rings": sum(ring.nbytes for ring in w.gradients),
-            "snapshots": w.snapshots.nbytes,
-            "ledgers": w.ledger.nbytes + w.losses.nbytes + w.clock.nbytes,
-        }
-
     def model(self) -> ByteTransformer:
         """Return the model as it stands, gathered from all stages."""
         self._command("state")

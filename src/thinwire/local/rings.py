@@ -86,11 +86,6 @@ class Ring:
         """Give the slot of ``step`` back; its views must not be read any more."""
         self.released[0] = step + 1
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of shared memory held."""
-        return sum(buffer.nbytes for buffer in self.buffers.values()) + self.released.nbytes
-
 
 class Snapshots:
     """Versions of one tensor, written by its owner, read by others: buffers in turn, each stamped with its version.
@@ -133,8 +128,3 @@ class Snapshots:
         if not before == known == int(self.stamps[slot]):
             raise RingError(f"version {known} was overwritten while it was read")
         return known
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of shared memory held."""
-        return self.buffers.nbytes + self.stamps.nbytes

@@ -6,9 +6,9 @@ from typing import Literal
 
 import torch
 from pydantic import Field
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from thinwire.pretrained import PUBLISHED, load_causal_lm
+from thinwire.pretrained import blank_causal_lm, load_causal_lm
 from thinwire.tasks import Task
 from thinwire.train.loop import GrpoSettings
 from thinwire.train.rollout import Sampling
@@ -57,10 +57,8 @@ def load_model(config: Config, source: str) -> PreTrainedModel:
 
 
 def blank_model(config: Config, source: str) -> PreTrainedModel:
-    """Build the architecture alone; its weights are noise until a version is read into it."""
-    shape = AutoConfig.from_pretrained(PUBLISHED.get(source, source))
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, dtype=getattr(torch, config.compute))
-    return model.to(config.device).eval()
+    """Build the architecture that a version is read into."""
+    return blank_causal_lm(source, dtype=getattr(torch, config.compute), device=config.device)
 
 
 def task_of(config: Config, seed: int, tokenizer: PreTrainedTokenizerBase, assets: Path) -> Task:
