@@ -5,6 +5,9 @@ from thinwire_lab.analysis import plots
 OWN = ("absolute", "relative", "dense", "auto")
 
 
+PUBLISHED_LAYOUT = "coo-gaps"  # gap-coded coordinates; measured there on differences of values, which are easier to compress
+
+
 def kind(codec):
     return "own" if codec in OWN else "published" if codec.startswith("published") else "plain"
 
@@ -17,7 +20,7 @@ LOOKS = {
 LABELS = {"own": "this library's encodings", "published": "published layout", "plain": "plain layouts"}
 
 
-def bits(ax, tables, source, order):
+def bits(ax, tables, source, order, published):
     totals = tables.total("bits_per_change", scope=None)
     steps = tables.curve("bits_per_change", scope=None)
     totals, steps = totals[totals["source"] == source], steps[steps["source"] == source]
@@ -34,6 +37,11 @@ def bits(ax, tables, source, order):
             ax.annotate(
                 f"{value:.1f}", (value, place), xytext=(6, 0), textcoords="offset points", va="center", fontsize=6
             )
+    theirs = published[(published["layout"] == PUBLISHED_LAYOUT) & (published["values"] == "differences")]
+    named = theirs.assign(codec="published_" + theirs["compressor"].str.replace("-", ""))
+    for place, codec in enumerate(order):
+        value = named[named["codec"] == codec]["bits_per_changed_weight"]
+        ax.plot(value, [place] * len(value), linestyle="none", marker="x", color=plots.PUBLISHED, markersize=5)
     bound = tables.total("bound_bits")
     bound = bound[bound["source"] == source]
     if len(bound):
@@ -83,6 +91,7 @@ def speed(ax, tables, source):
 def main():
     asked = plots.arguments()
     tables = plots.read_tables(asked.summaries, "patch_codec")
+    published = plots.read_published(asked.published, "codecs")
     totals = tables.total("bits_per_change", scope=None)
     sources = sorted(set(totals["source"]), reverse=True)[:2] if len(totals) else []
     figure, axes = plots.start(__file__, 7.2, 3.6, columns=3)
@@ -92,7 +101,7 @@ def main():
         if index >= len(sources):
             plots.blank(ax)
             continue
-        bits(ax, tables, sources[index], order)
+        bits(ax, tables, sources[index], order, published)
         ax.set_title(f"{'ab'[index]}  {sources[index].replace('_', ' ')}")
         if index:
             ax.set_yticklabels([])
@@ -102,7 +111,7 @@ def main():
         speed(axes[2], tables, sources[0])
     else:
         plots.blank(axes[2])
-    note = "Marks: mean over consecutive versions of one run; strokes: single versions. Speed: median of repeats."
+    note = "Marks: mean over consecutive versions of one run; strokes: single versions; crosses: published."
     plots.save(figure, __file__, asked, note)
 
 
