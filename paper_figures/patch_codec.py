@@ -5,7 +5,7 @@ from thinwire_lab.analysis import plots
 OWN = ("absolute", "relative", "dense", "auto")
 
 
-PUBLISHED_LAYOUT = "coo-gaps"  # gap-coded coordinates; measured there on differences of values, which are easier to compress
+PUBLISHED_LAYOUT = "coo-gaps"  # measured there on differences of values, which are easier to compress
 
 
 def kind(codec):

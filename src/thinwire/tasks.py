@@ -25,7 +25,7 @@ SIGNS = {"add": "+", "subtract": "-", "multiply": "*"}
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: ``prompt`` is a sum's line up to and with the equals sign, or a whole chat; ``answer`` is checked."""
+    """``prompt`` is a sum's line up to and with the equals sign, or a whole chat; ``answer`` is what must come out."""
 
     kind: str
     prompt: str
