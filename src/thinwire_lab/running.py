@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from thinwire_lab.config import ConfigError
+from thinwire_lab.config import ConfigError, Scale
 from thinwire_lab.plan import Row, plan_all
 from thinwire_lab.recorder import Recorder
 
@@ -86,12 +86,14 @@ def only_one(path: Path, patience: float = 60.0) -> Iterator[None]:
         yield
 
 
-def _set_threads(threads: int) -> None:
+def _prepare(threads: int, scale: Scale) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[name] = str(threads)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # at smoke and laptop scale nothing is fetched from a hub
-        os.environ.setdefault(name, "1")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    if scale != "paper":  # nothing is fetched from a hub
+        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+            os.environ.setdefault(name, "1")
     import torch  # noqa: PLC0415 - after the environment is set
 
     torch.set_num_threads(threads)
@@ -109,7 +111,7 @@ def run_row(row: Row, results: Path, *, assets: Path, wandb: str) -> None:
     kept = results / "versions" / row.study / row.run
     staging = kept.with_name(f".{kept.name}.part")
     with only_one(results / "logs" / row.study / f"{row.run}.lock"):
-        _set_threads(row.threads)
+        _prepare(row.threads, row.scale)
         out.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(staging, ignore_errors=True)
         if row.keeps_versions:

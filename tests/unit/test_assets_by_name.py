@@ -9,9 +9,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from thinwire.pretrained import PretrainedError, load_causal_lm, load_tokenizer
-from thinwire_lab.assets import AssetError, build
 from thinwire_lab.assets import hub as asset_hub
+from thinwire_lab.assets.checks import AssetError
 from thinwire_lab.assets.hub import SETS, HubSet, build_enwik8, load_rows, written_questions
+from thinwire_lab.assets.registry import build
 
 
 class Chat:

@@ -12,7 +12,8 @@ from gguf.quants import dequantize, quantize
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thinwire_lab.assets import SMOLLM2, AssetError, build, checked
+from thinwire_lab.assets.checks import AssetError, checked
+from thinwire_lab.assets.registry import SMOLLM2, build
 from thinwire_lab.assets.texts import chapters, split
 from thinwire_lab.assets.weights import bin_widths, magnitudes, rotary_order
 from thinwire_lab.tensor_groups import group_of

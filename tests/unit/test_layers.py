@@ -25,7 +25,7 @@ LIBRARY_FLOOR = dict.fromkeys(BESIDE_PATCH, 0) | {
 }
 LAB_FLOOR = {
     "config": 0, "tables": 0, "plan": 1, "metrics": 1, "provenance": 0, "progress": 2, "recorder": 2, "assets": 2,
-    "tensor_groups": 0, "running": 3, "experiments": 4, "analysis": 4, "cli": 5,
+    "tensor_groups": 0, "text_places": 0, "running": 3, "experiments": 4, "analysis": 4, "cli": 5,
 }  # fmt: skip
 BANNED = {"utils", "helpers", "common", "misc", "manager", "handler", "delta", "new", "final", "v2", "tmp", "toy"}
 
@@ -102,10 +102,10 @@ def test_the_root_packages_import_nothing(package):
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_files_and_functions_are_small_enough_to_hold(module):
     source = MODULES[module].read_text(encoding="utf-8")
-    assert source.count("\n") <= 450, f"{module} is too long"
+    assert source.count("\n") <= 400, f"{module} is too long"
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef):
-            assert node.end_lineno - node.lineno < 80, f"{module}.{node.name} is too long"
+            assert node.end_lineno - node.lineno < 70, f"{module}.{node.name} is too long"
 
 
 def test_no_name_says_nothing():

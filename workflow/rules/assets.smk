@@ -22,6 +22,9 @@ rule asset:
     conda:
         ENVIRONMENT
     params:
-        code=provenance.source_digest("thinwire_lab.assets"),
+        receipt=lambda wildcards: json.dumps(registry.receipt_of(wildcards.asset)),
+        code=lambda wildcards: provenance.source_digest(
+            registry.ASSETS[wildcards.asset].module
+        ),
     shell:
         "thinwire-lab assets {wildcards.asset} 2> {log:q}"

@@ -1,5 +1,6 @@
 """What all files here need: the scale, the plan, paths, and the functions that inputs and parameters ask."""
 
+import json
 import os
 import re
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import yaml
 from thinwire_lab import progress, provenance
+from thinwire_lab.assets import registry
 from thinwire_lab.config import LabConfig, load_study
 from thinwire_lab.plan import plan_all
 
@@ -29,10 +31,7 @@ PLAN = {} if FROM_SUMMARIES else plan_all(STUDIES, SCALE)
 ROWS = {(row.study, row.run): row for rows in PLAN.values() for row in rows}
 FIGURES = yaml.safe_load(Path("configs/figures.yaml").read_text(encoding="utf-8"))
 
-ASSET_FILES = {
-    "smollm2-135m-instruct": "assets/smollm2-135m-instruct/asset.json",
-    "texts": "assets/texts/asset.json",
-}
+ASSET_FILES = {name: f"assets/{name}/asset.json" for name in registry.ASSETS}
 RUN_FILES = ("metrics.csv", "clock.csv", "run.json")
 SUMMARY_TABLES = (
     "seeds.csv",

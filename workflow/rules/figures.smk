@@ -25,7 +25,9 @@ rule figure:
     conda:
         ENVIRONMENT
     params:
-        code=provenance.source_digest("thinwire_lab.analysis.plots"),
+        code=provenance.source_digest(
+            "thinwire_lab.analysis.plots", "thinwire_lab.analysis.noninferiority"
+        ),
         scale=SCALE,
         folder=lambda wildcards, output: str(Path(output[0]).parent),
         summaries=f"{RESULTS}/summaries",

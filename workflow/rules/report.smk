@@ -33,6 +33,7 @@ rule report:
         claims=f"{RESULTS}/claims.csv",
         figures=FIGURE_FILES,
         pages=expand("docs/{study}.md", study=STUDIES),
+        captions="configs/figures.yaml",
         studies=expand("configs/studies/{study}.yaml", study=STUDIES),
     output:
         f"{RESULTS}/report.html",

@@ -21,6 +21,7 @@ from thinwire_lab.experiments.local_learning_memory import net_peak
 from thinwire_lab.experiments.local_learning_text import TextBatches, held_out_bits, named_seed
 from thinwire_lab.experiments.versions import digest_number
 from thinwire_lab.recorder import Recorder
+from thinwire_lab.text_places import text_folder
 
 Arm = Literal["global_backprop", "local_independent", "rgc_sync", "rgc_async"]
 CHUNK = 50
@@ -64,7 +65,7 @@ class Config(StudyConfig):
 
     def batches(self, record: Recorder) -> TextBatches:
         """The training batches of a run."""
-        return TextBatches(record.assets / "texts" / self.text, record.seed, self.batch, self.context)
+        return TextBatches(text_folder(record.assets, self.text), record.seed, self.batch, self.context)
 
 
 def run(config: Config, record: Recorder) -> None:
@@ -97,7 +98,7 @@ def _quality(config: Config, record: Recorder) -> None:
         for stage, row in enumerate(lag):
             record.record(config.steps, "readout_lag", row.double().mean().item(), f"stage_{stage}")
             record.record(config.steps, "readout_lag_max", row.max().item(), f"stage_{stage}")
-    bits = held_out_bits(model, record.assets / "texts" / config.text, config.held_out)
+    bits = held_out_bits(model, text_folder(record.assets, config.text), config.held_out)
     for place, value in enumerate(bits):
         record.record(config.steps, "segment_bits_per_byte", value, f"segment_{place:03d}")
     record.record(config.steps, "bits_per_byte", statistics.fmean(bits))

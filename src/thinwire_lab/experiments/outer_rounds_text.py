@@ -16,6 +16,7 @@ from thinwire.outer import join
 from thinwire.patch import decode_anchor, encode_anchor
 from thinwire.train.weights import MasterWeights
 from thinwire_lab.experiments.outer_rounds_trainer import Config, Reading, Trainer, drive, named_generator
+from thinwire_lab.text_places import text_folder
 
 ANCHOR = "anchor.frame"
 """Name of the file that a base row keeps and a text row reads: the FP32 master weights as one anchor frame."""
@@ -27,7 +28,7 @@ class TextTrainer(Trainer):
     def __init__(self, config: Config, rank: int, seed: int, assets: Path, base: Path | None) -> None:
         """Build the model, from the anchor in folder ``base`` when there is one."""
         self.config = config
-        text = ByteText(assets / "texts" / config.corpus)
+        text = ByteText(text_folder(assets, config.corpus))
         self.train = text.train
         self.held_out = segments(text.validation, config.context + 1, config.held_out)
         self.draws = named_generator(seed, f"batches of trainer {rank}")
