@@ -2,6 +2,7 @@
 
 import resource
 import struct
+import time
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from thinwire.patch.bits import bits_of
 from thinwire.patch.frame import CODINGS, inspect
 from thinwire.patch.header import Header, TensorInfo
 from thinwire.patch.published import pack_published
-from thinwire.patch.wire import inflate, seal, unseal
+from thinwire.patch.wire import Packer, inflate, seal, unseal
 
 
 def versions():
@@ -187,6 +188,45 @@ def test_a_decompression_bomb_allocates_nothing():
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB: no trace of the bomb's 256 MiB
 
 
+@pytest.mark.parametrize(
+    ("fields", "unit", "message"),
+    [
+        (0, b"\0\x0b\x02\x01", "stands twice"),
+        (1, b"\0\x0b\0", "stands twice"),
+        (2, b"\0", "stands twice"),
+        (3, b"\0", "fewer than two"),
+        (6, b"\1", "chunks for a payload of 0 bytes"),
+    ],
+)
+def test_a_header_that_repeats_itself_is_refused_before_it_is_read_whole(fields, unit, message):
+    count = (1 << 25) // len(unit)  # 32 MiB, in a frame of some kilobytes
+    header = Packer()
+    header.data += bytes(1 + fields)
+    header.number(count)
+    header.data += unit * count
+    frame = seal("patch", "relative", (DIGEST, DIGEST), bytes(header.data), [], 1)
+    assert len(frame) < 1 << 14
+    before = time.process_time()
+    with pytest.raises(FrameError, match=message):
+        inspect(frame)
+    assert time.process_time() - before < 5
+
+
+@pytest.mark.parametrize("shape", [(1 << 60, 1 << 60, 0), (0, 1 << 60, 1 << 60), (1 << 59, 0, 1 << 59), (0, 1 << 60)])
+def test_an_empty_tensor_of_immense_shape_is_refused(shape):
+    header = replace(EMPTY, whole=(line("c", "raw", 0, torch.float64, shape),))
+    with pytest.raises(FrameError, match="0 elements in the shape"):
+        decode_anchor(header_frame(header, encoding="raw", kind="anchor"))
+
+
+def test_an_anchor_that_names_a_base_is_refused():
+    envelope = unseal(ANCHORS["raw"])
+    digests = (DIGEST, envelope.target_digest)
+    forged = seal("anchor", "raw", digests, envelope.header, [bytes(envelope.payload)], 1)
+    with pytest.raises(FrameError, match="is an anchor and names a base"):
+        inspect(forged)
+
+
 def test_an_anchor_beyond_the_limit_is_refused_before_it_is_allocated():
     frame = encode_anchor({"w": torch.zeros(1 << 20)})
     with pytest.raises(FrameError, match="the limit is 1000000"):
@@ -267,6 +307,14 @@ def test_published_data_that_is_cut_long_or_leads_out_is_refused():
     harmed[data] = 200
     with pytest.raises(FrameError, match="leads beyond tensor 'a'"):
         decode(published_frame(bytes(harmed)), BASE, base_digest=DIGEST)
+
+
+def test_a_published_header_beyond_what_its_base_needs_is_refused_before_it_is_read():
+    bomb = b"[" + b"[]," * (1 << 23) + b"[]]"
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(FrameError, match="a larger one than its base allows"):
+        decode(published_frame(len(bomb).to_bytes(4, "little") + bomb), BASE, base_digest=DIGEST)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB: the lists would take 600 MiB
 
 
 @given(st.data())

@@ -204,6 +204,26 @@ def test_memory_that_can_not_be_patched_in_place_is_refused():
     with pytest.raises(FrameError, match="overlap in memory"):
         apply(overlapping, diff(overlapping, {"left": torch.ones(5), "right": torch.zeros(5)}), in_place=True)
     assert memory.sum() == 0
+    windows = {"w": torch.zeros(6).unfold(0, 3, 1)}
+    with pytest.raises(FrameError, match="elements share memory"):
+        apply(windows, diff(windows, {"w": torch.eye(4, 3)}), in_place=True)
+    assert windows["w"].sum() == 0
+
+
+def test_a_lazy_conjugate_or_negation_is_another_tensor_than_its_memory():
+    memory = torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex64)
+    state = {"a": memory, "b": memory.conj(), "c": memory.imag, "d": memory.conj().imag}
+    plain = {name: tensor.clone().resolve_conj().resolve_neg() for name, tensor in state.items()}
+    assert state_digest(state) == state_digest(plain)
+    assert diff(state, plain).ties == ()
+    target = {name: tensor + 1 for name, tensor in plain.items()}
+    patch = diff(state, target)
+    assert_same(apply(state, patch), target)
+    for name in "bd":
+        one = {name: state[name]}
+        with pytest.raises(FrameError, match="lazy conjugate or negation"):
+            apply(one, diff(one, {name: target[name]}), in_place=True)
+    assert state_digest(state) == state_digest(plain)
 
 
 def test_parameters_of_a_module_are_patched_in_place():

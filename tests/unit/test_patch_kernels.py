@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from thinwire.patch import kernel as kernel_module
 from thinwire.patch.bits import DTYPES, UNSIGNED, bits_of, empty_bits, tied_groups
 from thinwire.patch.compare import changed_positions
 from thinwire.patch.positions import join_positions, split_positions
@@ -128,3 +129,18 @@ def test_tied_groups_are_those_of_one_tensor_in_memory():
         "f": torch.empty(0),
     }
     assert tied_groups(state) == (("a", "b"),)
+
+
+def test_loops_compile_where_no_cache_can_be_written(monkeypatch):
+    njit = kernel_module.njit
+
+    def without_folder(cache=False, **options):
+        def compiled(loop):
+            if cache:
+                raise RuntimeError(f"cannot cache function {loop.__name__!r}: no locator available")
+            return njit(**options)(loop)
+
+        return compiled
+
+    monkeypatch.setattr(kernel_module, "njit", without_folder)
+    assert kernel_module.kernel(lambda value: value + 1)(2) == 3

@@ -96,6 +96,14 @@ def bits_of(tensor: torch.Tensor) -> Bits:
     return integer_view(plain.contiguous()).reshape(-1)
 
 
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a contiguous CPU copy of ``tensor`` whose memory holds its bits, also of a lazily conjugated or negated
+    one.
+    """
+    plain = tensor.detach().cpu()
+    return plain.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+
+
 def empty_bits(dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[torch.Tensor, Bits]:
     """Return an uninitialised contiguous tensor and its bits, which share memory."""
     tensor = torch.empty(shape, dtype=dtype)
@@ -108,12 +116,13 @@ def bytes_of(bits: Bits) -> memoryview:
 
 
 def same_memory(tensor: torch.Tensor) -> tuple[Any, ...] | None:
-    """Return a key that tied tensors (same memory, dtype, shape and strides) share; None where there is no memory to
-    share.
+    """Return a key that tied tensors (same memory, dtype, shape, strides and lazy conjugation or negation) share; None
+    where there is no memory to share.
     """
     if tensor.numel() == 0:
         return None
-    return (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+    lazy = (tensor.is_conj(), tensor.is_neg())
+    return (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), lazy)
 
 
 def tied_groups(state: State) -> tuple[tuple[str, ...], ...]:

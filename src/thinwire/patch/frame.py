@@ -55,7 +55,7 @@ class FrameInfo:
 def inspect(frame: Any) -> FrameInfo:
     """Return what ``frame`` says of itself, without a base; raises FrameError for a harmed frame."""
     envelope = unseal(frame)
-    header = read_header(envelope.header, envelope.encoding)
+    header = read_header(envelope.header, envelope.encoding, len(envelope.payload))
     return FrameInfo(
         envelope.kind,
         envelope.encoding,
@@ -140,7 +140,7 @@ def decode(
     envelope = unseal(frame)
     if envelope.kind != "patch":
         raise FrameError("the frame is an anchor, a patch is needed here")
-    header = read_header(envelope.header, envelope.encoding)
+    header = read_header(envelope.header, envelope.encoding, len(envelope.payload))
     held = base_digest or state_digest(base, threads=count)
     if held != envelope.base_digest:
         raise FrameError(
@@ -240,7 +240,7 @@ def decode_anchor(frame: Any, *, threads: int | None = None, limit: int | None =
     envelope = unseal(frame)
     if envelope.kind != "anchor":
         raise FrameError("the frame is a patch, an anchor is needed here")
-    header = read_header(envelope.header, envelope.encoding)
+    header = read_header(envelope.header, envelope.encoding, len(envelope.payload))
     if header.tensors or header.removed or any(header.long_sizes):
         raise FrameError("an anchor carries whole tensors only, this one declares changes")
     check_patch(

@@ -1,9 +1,9 @@
 """The header of a frame: what it carries, tensor by tensor, and the stored size of each chunk of its payload."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,6 +17,7 @@ CODINGS = ("published", "absolute", "relative", "dense")
 """How one tensor's changes are coded; the place in this row is the code on the wire."""
 SPARSE = ("absolute", "relative")
 MAX_ELEMENTS = 1 << 60
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -111,33 +112,61 @@ def _read_whole(source: Unpacker, coding: str) -> TensorInfo:
     name, dtype = source.text(), _read_dtype(source)
     shape = tuple(source.number(MAX_ELEMENTS) for _ in range(source.number(MAX_DIMENSIONS)))
     elements = math.prod(shape)
-    if elements > MAX_ELEMENTS:
-        raise FrameError(f"tensor {name!r} declares {elements} elements")
+    # an empty tensor's other dimensions count too: no library has strides beyond 63 bits
+    if elements > MAX_ELEMENTS or math.prod(size or 1 for size in shape) * dtype.itemsize >= 1 << 63:
+        raise FrameError(f"tensor {name!r} declares {elements} elements in the shape {shape}")
     return TensorInfo(name, dtype, shape, coding, elements)
 
 
-def read_header(data: bytes, encoding: str) -> Header:
+def _read_changed(source: Unpacker) -> TensorInfo:
+    name, dtype = source.text(), _read_dtype(source)
+    return TensorInfo(name, dtype, None, CODINGS[source.number(len(CODINGS) - 1)], source.number(MAX_ELEMENTS))
+
+
+def _read_ascending(source: Unpacker, read: Callable[[], Item], name_of: Callable[[Item], str]) -> tuple[Item, ...]:
+    """Return a list of items in name order; a repetition, which compresses to nothing, ends it at once."""
+    items: list[Item] = []
+    for _ in range(source.count()):
+        items.append(read())
+        if len(items) > 1 and name_of(items[-2]) >= name_of(items[-1]):
+            raise FrameError("the header's names are not in order, or one stands twice")
+    return tuple(items)
+
+
+def _read_ties(source: Unpacker) -> tuple[tuple[str, ...], ...]:
+    groups: list[tuple[str, ...]] = []
+    seen: set[str] = set()
+    for _ in range(source.count()):
+        group = []
+        for _ in range(source.count()):
+            group.append(source.text())
+            if group[-1] in seen:
+                raise FrameError(f"tied group {len(groups)} repeats the name {group[-1][:40]!r}")
+            seen.add(group[-1])
+        if len(group) < 2:
+            raise FrameError(f"tied group {group} has fewer than two names")
+        groups.append(tuple(group))
+    return tuple(groups)
+
+
+def read_header(data: bytes, encoding: str, payload_bytes: int) -> Header:
     """Return the header in ``data`` of a frame of ``encoding``; raises FrameError for anything that ``write`` would
     not write.
+
+    ``payload_bytes`` bounds the number of chunks: none is empty.
     """
     source = Unpacker(data)
     total = source.number(MAX_ELEMENTS)
-    tensors = tuple(
-        TensorInfo(
-            source.text(),
-            _read_dtype(source),
-            None,
-            CODINGS[source.number(len(CODINGS) - 1)],
-            source.number(MAX_ELEMENTS),
-        )
-        for _ in range(source.count())
-    )
+    tensors = _read_ascending(source, lambda: _read_changed(source), lambda line: line.name)
     whole_coding = "raw" if encoding == "raw" else "planes"
-    whole = tuple(_read_whole(source, whole_coding) for _ in range(source.count()))
-    removed = source.texts()
-    ties = tuple(source.texts() for _ in range(source.count()))
+    whole = _read_ascending(source, lambda: _read_whole(source, whole_coding), lambda line: line.name)
+    removed = _read_ascending(source, source.text, str)
+    ties = _read_ties(source)
     long_sizes = source.number(MAX_ELEMENTS), source.number(MAX_ELEMENTS)
-    chunks = tuple(source.number() for _ in range(source.count()))
+    chunk_count = source.count()
+    if chunk_count > payload_bytes:
+        raise FrameError(f"the header lists {chunk_count} chunks for a payload of {payload_bytes} bytes")
+    chunks = tuple(source.number() for _ in range(chunk_count))
     source.end()
     header = Header(total, tensors, whole, removed, ties, long_sizes, chunks)
     _check_header(header, encoding)
@@ -145,9 +174,6 @@ def read_header(data: bytes, encoding: str) -> Header:
 
 
 def _check_header(header: Header, encoding: str) -> None:
-    for names in ([line.name for line in header.tensors], [line.name for line in header.whole], list(header.removed)):
-        if any(a >= b for a, b in pairwise(names)):
-            raise FrameError("the header's names are not in order, or one stands twice")
     for line in header.tensors:
         if (line.coding == "published") != (encoding == "published") or line.changed == 0:
             raise FrameError(

@@ -9,5 +9,11 @@ Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
 def kernel(loop: Loop) -> Loop:
-    """Compile ``loop`` for each set of argument types that it meets; the machine code is kept beside its module."""
-    return cast(Loop, njit(nogil=True, cache=True)(loop))
+    """Compile ``loop`` for each set of argument types that it meets.
+
+    The machine code is kept beside its module or in the user's cache; where neither can be written, only in memory.
+    """
+    try:
+        return cast(Loop, njit(nogil=True, cache=True)(loop))
+    except RuntimeError:  # numba finds no folder that it may write to
+        return cast(Loop, njit(nogil=True)(loop))

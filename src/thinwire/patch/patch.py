@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from thinwire.patch.bits import Bits, State, bits_of, integer_view, same_memory, thread_count, tied_groups
+from thinwire.patch.bits import Bits, State, bits_of, copy_of, integer_view, same_memory, thread_count, tied_groups
 from thinwire.patch.compare import Positions, changed_positions
 from thinwire.patch.digest import DigestTree, digest_tree, state_digest
 from thinwire.patch.kernel import kernel
@@ -178,10 +178,12 @@ def _check_memory(base: State, patch: Patch, cloned: set[str]) -> None:
     for name, tensor in base.items():
         if name in written and tensor.device.type != "cpu":
             raise FrameError(f"tensor {name!r} lies on {tensor.device}; only CPU tensors are patched in place")
-        if name in written and any(
-            size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True)
-        ):
-            raise FrameError(f"tensor {name!r} is an expanded view, whose elements share memory: apply into a copy")
+        if name in written and (tensor.is_conj() or tensor.is_neg()):
+            raise FrameError(f"tensor {name!r} is a lazy conjugate or negation of its memory: apply into a copy")
+        if name in written and _overlaps_itself(tensor):
+            raise FrameError(
+                f"tensor {name!r} is an expanded view or a window, whose elements share memory: apply into a copy"
+            )
         if tensor.device.type == "cpu" and tensor.numel() and not {name} & (followers | cloned | set(patch.removed)):
             last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
             spans.append((tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size(), name))
@@ -192,6 +194,16 @@ def _check_memory(base: State, patch: Patch, cloned: set[str]) -> None:
             raise FrameError(f"tensors {holder!r} and {name!r} overlap in memory: apply into a copy")
         if stop > reach:
             reach, holder = stop, name
+
+
+def _overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether two elements of ``tensor`` may share memory: a stride that does not lead beyond the smaller ones."""
+    reach = 0
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and step <= reach:
+            return True
+        reach += (size - 1) * step
+    return False
 
 
 def _untied(base: State, patch: Patch) -> set[str]:
@@ -221,13 +233,9 @@ def apply(base: State, patch: Patch, *, in_place: bool = False, base_digest: str
         _check_memory(base, patch, cloned)
     followers = {name for group in patch.ties for name in group[1:]}
     kept = [name for name in base if name not in patch.removed and name not in patch.whole and name not in followers]
-    result = {
-        name: base[name].detach().cpu().clone(memory_format=torch.contiguous_format)
-        for name in kept
-        if not in_place or name in cloned
-    }
+    result = {name: copy_of(base[name]) for name in kept if not in_place or name in cloned}
     result.update({name: base[name] for name in kept if name not in result})
-    result.update({name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in patch.whole.items()})
+    result.update({name: copy_of(tensor) for name, tensor in patch.whole.items()})
     _write(result, patch)
     for leader, *rest in patch.ties:
         for name in rest:

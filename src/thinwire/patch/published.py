@@ -111,7 +111,7 @@ def decode_published(payload: Any, base: State) -> tuple[TensorPatch, ...]:
     """Return the changes in a published payload, in name order; raises FrameError for anything that does not fit
     ``base``.
     """
-    most = 4 + MAX_HEADER_BYTES + sum(12 * tensor.numel() for tensor in base.values())
+    most = 4 + _most_header(base) + sum(12 * tensor.numel() for tensor in base.values())
     try:
         if not 4 <= zstandard.frame_content_size(payload) <= most:
             raise FrameError("the published payload declares no size, or a larger one than its base allows")
@@ -119,6 +119,12 @@ def decode_published(payload: Any, base: State) -> tuple[TensorPatch, ...]:
     except zstandard.ZstdError as error:
         raise FrameError(f"the published payload can't be decompressed: {error}") from None
     return unpack_published(data, base)
+
+
+def _most_header(base: State) -> int:
+    """Return the most bytes that a header of the layout can take for ``base``: escaped names, keys and numbers."""
+    records = sum(1024 + 6 * len(name.encode()) + 24 * tensor.dim() for name, tensor in base.items())
+    return min(MAX_HEADER_BYTES, 1024 + records)
 
 
 def unpack_published(plain: Any, base: State) -> tuple[TensorPatch, ...]:
@@ -129,7 +135,7 @@ def unpack_published(plain: Any, base: State) -> tuple[TensorPatch, ...]:
     if len(data) < 4:
         raise FrameError(f"the published payload has {len(data)} bytes, at least 4 are needed")
     size = int.from_bytes(data[:4], "little")
-    if size > min(MAX_HEADER_BYTES, len(data) - 4):
+    if size > min(_most_header(base), len(data) - 4):
         raise FrameError(f"the published payload declares a header of {size} bytes")
     try:
         header = json.loads(bytes(data[4 : 4 + size]))

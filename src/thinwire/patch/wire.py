@@ -82,6 +82,8 @@ def unseal(frame: Any) -> Envelope:
         raise FrameError(f"the frame has format version {version}, this reader knows version {VERSION}")
     if kind not in KINDS or encoding not in ENCODINGS or (kind == 2) != (encoding >= 16):
         raise FrameError(f"the frame names kind {kind} with encoding {encoding}, which this reader does not know")
+    if kind == 2 and base != bytes(len(base)):
+        raise FrameError(f"the frame is an anchor and names a base, {base.hex()[:16]}…")
     expected = _FIXED.size + stored + payload + _CHECK_BYTES
     if expected != len(view):
         raise FrameError(f"the frame declares {expected} bytes and has {len(view)}: cut or extended")
@@ -176,10 +178,6 @@ class Unpacker:
             return raw.decode()
         except UnicodeDecodeError:
             raise FrameError(f"the header holds a name that is not UTF-8: {raw[:40]!r}") from None
-
-    def texts(self) -> tuple[str, ...]:
-        """Return the next list of texts."""
-        return tuple(self.text() for _ in range(self.count()))
 
     def end(self) -> None:
         """Check that nothing is left."""
