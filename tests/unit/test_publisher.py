@@ -88,6 +88,16 @@ def test_a_patch_counts_and_names_its_base():
     assert manifest.frame_bytes == len(store.get(manifest.frame)) < first.frame_bytes
 
 
+def test_a_version_that_grows_beyond_its_base_is_still_a_patch():
+    store = MemoryStore()
+    publisher = Publisher(store, run_id="run", anchor_every=100)
+    kept = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    publisher.publish({"kept": kept})
+    manifest = publisher.publish({"kept": kept, "come": torch.zeros(5000)})
+    assert (manifest.kind, manifest.changed, manifest.total) == ("patch", 5000, 6000)
+    assert sorted(Subscriber(store).pull()) == ["come", "kept"]
+
+
 def test_anchors_stand_beside_patches_at_their_cadence():
     store = MemoryStore()
     publisher = Publisher(store, run_id="run", anchor_every=3)
@@ -132,6 +142,20 @@ def test_of_two_publishers_one_commits_and_its_frames_stay():
         stale.publish(state_of(50))
     assert state_digest(Subscriber(store).pull(1)) == state_digest(state_of(1))
     assert fresh.publish(state_of(2)).version == 2
+
+
+def test_a_number_that_was_retired_is_not_given_again():
+    store = MemoryStore()
+    publisher = Publisher(store, run_id="run", anchor_every=1)
+    publisher.publish(state_of(0))
+    stale = Publisher(store, run_id="run", anchor_every=1)
+    for value in range(1, 4):
+        publisher.publish(state_of(value))
+    publisher.retire(3)
+    before = store.names()
+    with pytest.raises(SyncError, match="version 1 is refused: another publisher went on to version 3"):
+        stale.publish(state_of(50))
+    assert store.names() == before
 
 
 def test_tied_tensors_count_once_and_stay_tied():

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from thinwire.sync import DirectoryStore
+from thinwire.sync.chain import committed_versions
 
 
 def test_two_stores_of_one_directory_see_each_other(tmp_path):
@@ -54,3 +55,46 @@ def test_a_full_medium_is_an_error_and_leaves_no_object(tmp_path):
         signal.signal(signal.SIGXFSZ, previous)
     assert store.names() == []
     assert list((tmp_path / "frames").iterdir()) == []
+
+
+def test_files_of_others_are_neither_seen_nor_swept(tmp_path):
+    store = DirectoryStore(tmp_path)
+    store.put("versions/0000000000.json", b"1")
+    for name in ("a b", "versions/é.json", "versions/" + "\u0660" * 10 + ".json", os.fsdecode(b"versions/\xff")):
+        (tmp_path / name).write_bytes(b"")
+    assert store.names() == ["versions/0000000000.json"]
+    assert committed_versions(store) == [0]
+    theirs, folder = tmp_path / ".theirs.part", tmp_path / ".b.0123456789abcdef.part"
+    theirs.write_bytes(b"")
+    folder.mkdir()
+    for path in (theirs, folder):
+        os.utime(path, (1, 1))
+    DirectoryStore(tmp_path)
+    assert theirs.exists()
+    assert folder.exists()
+
+
+def test_a_reader_that_may_not_delete_leftovers_still_opens(tmp_path, monkeypatch):
+    DirectoryStore(tmp_path).put("a", b"1")
+    part = tmp_path / ".b.0123456789abcdef.part"
+    part.write_bytes(b"")
+    os.utime(part, (1, 1))
+
+    def unlink(path, missing_ok=False):
+        raise PermissionError(30, "Read-only file system")
+
+    monkeypatch.setattr(type(part), "unlink", unlink)
+    assert DirectoryStore(tmp_path).get("a") == b"1"
+
+
+def test_a_folder_that_can_not_be_listed_is_not_an_empty_one(tmp_path, monkeypatch):
+    store = DirectoryStore(tmp_path)
+    store.put("versions/0000000000.json", b"1")
+    assert store.names("frames/") == []
+
+    def scandir(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(PermissionError):
+        store.names("versions/")

@@ -24,8 +24,8 @@ MAX_VERSION = 10**10 - 1
 MAX_CHAIN = 100_000
 _MAX_COUNT = 1 << 53  # exact in JSON readers that hold numbers as doubles
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_MANIFEST = re.compile(r"versions/(\d{10})\.json")
-_FRAME = re.compile(r"frames/(\d{10})-(?:anchor|patch)-[0-9a-f]{16}")
+_MANIFEST = re.compile(r"versions/([0-9]{10})\.json")
+_FRAME = re.compile(r"frames/([0-9]{10})-(?:anchor|patch)-[0-9a-f]{16}")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:-]{0,99}")
 
 
@@ -35,9 +35,9 @@ class Manifest:
 
     ``version`` and ``base_version`` (a patch's base, None for an anchor) count from 0. ``frame`` is the object's
     name, ``frame_bytes`` its size and ``frame_checksum`` the BLAKE3 that it ends with. ``full_bytes`` is the size of
-    all tensors without any coding, ``changed`` and ``total`` count elements (an anchor counts all as changed).
-    ``digest`` and ``base_digest`` are state digests. The ``anchor_*`` fields tell of the anchor that stands beside a
-    patch, and are empty where there is none.
+    all tensors without any coding, ``changed`` and ``total`` count elements of the version (an anchor counts all as
+    changed). ``digest`` and ``base_digest`` are state digests. The ``anchor_*`` fields tell of the anchor that stands
+    beside a patch, and are empty where there is none.
     """
 
     run_id: str

@@ -9,7 +9,7 @@ restart can't know it doesn't guess: the first version of a new publisher is an 
 import torch
 
 from thinwire.patch import State, apply, diff, encode, encode_anchor
-from thinwire.patch.bits import same_memory
+from thinwire.patch.bits import copy_of, same_memory
 from thinwire.patch.digest import DigestTree, digest_tree
 from thinwire.sync.chain import (
     MAX_VERSION,
@@ -79,6 +79,9 @@ class Publisher:
         version = self._next
         if version > MAX_VERSION:
             raise SyncError(f"version {version} is beyond the last number, {MAX_VERSION}")
+        newest = max(committed_versions(self._store), default=-1)
+        if newest > version:  # a number that was retired is free again, but no reader would look there
+            raise SyncError(f"version {version} is refused: another publisher went on to version {newest}")
         tree = digest_tree(state)
         if self._base is None or self._last is None:
             return self._publish_anchor(version, state, tree)
@@ -100,7 +103,7 @@ class Publisher:
             frame_checksum=checksum,
             full_bytes=_full_bytes(state),
             changed=patch.changed,
-            total=patch.total,
+            total=_elements(state),
             digest=tree.root,
             base_digest=self._last.digest,
             encoding=self._encoding,
@@ -125,7 +128,7 @@ class Publisher:
         name, size, checksum = self._put_frame(
             version, "anchor", encode_anchor(state, compress=self._compress, tree=tree)
         )
-        total = sum(tensor.numel() for tensor in _distinct(state).values())
+        total = _elements(state)
         manifest = Manifest(
             run_id=self._run_id,
             version=version,
@@ -179,6 +182,11 @@ def _distinct(state: State) -> dict[object, torch.Tensor]:
     return {same_memory(tensor) or name: tensor for name, tensor in state.items()}
 
 
+def _elements(state: State) -> int:
+    """Return the elements of all tensors, tied ones counted once."""
+    return sum(tensor.numel() for tensor in _distinct(state).values())
+
+
 def _full_bytes(state: State) -> int:
     """Return the bytes of all tensors, tied ones counted once."""
     return sum(tensor.nbytes for tensor in _distinct(state).values())
@@ -186,7 +194,5 @@ def _full_bytes(state: State) -> int:
 
 def _copy(state: State) -> State:
     """Return a contiguous copy in which tied tensors are tied."""
-    copies = {
-        key: tensor.detach().clone(memory_format=torch.contiguous_format) for key, tensor in _distinct(state).items()
-    }
+    copies = {key: copy_of(tensor) for key, tensor in _distinct(state).items()}
     return {name: copies[same_memory(tensor) or name] for name, tensor in state.items()}

@@ -20,6 +20,7 @@ MAX_OBJECT_BYTES = 1 << 40
 """No object of a store is read beyond this size (1 TiB) unless the caller states a tighter limit."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99}){0,7}")
+_PART = re.compile(r"\..+\.[0-9a-f]{16}\.part")
 _CHUNK_BYTES = 1 << 16
 _ABANDONED_SECONDS = 3600.0
 
@@ -118,7 +119,8 @@ class DirectoryStore(Store):
 
     A file is written under a hidden temporary name, flushed to the disk, then renamed (``put``) or hard-linked
     (``create``), and the directory is flushed too. A writer killed at any point leaves at most a hidden file, which
-    no reader sees and the next store opened here removes once it was untouched for an hour.
+    no reader sees and the next store opened here removes once it was untouched for an hour. Files of others whose name
+    is no object's are not seen.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -131,9 +133,9 @@ class DirectoryStore(Store):
         oldest = time.time() - _ABANDONED_SECONDS
         for part in self.path.rglob(".*.part"):
             try:
-                if part.stat().st_mtime < oldest:
+                if _PART.fullmatch(part.name) and part.is_file() and part.stat().st_mtime < oldest:
                     part.unlink()
-            except FileNotFoundError:  # its writer finished meanwhile
+            except OSError:  # its writer finished meanwhile, or this is a reader that may not delete
                 continue
 
     def _write(self, name: str, data: bytes, place: Callable[[Path, Path], object]) -> None:
@@ -176,11 +178,10 @@ class DirectoryStore(Store):
         folder = self.path / above if _NAME.fullmatch(above) else self.path  # only to walk less
         found = (
             (Path(parent) / file).relative_to(self.path).as_posix()
-            for parent, _, files in os.walk(folder)
+            for parent, _, files in os.walk(folder, onerror=_raise_unless_absent)
             for file in files
-            if not file.startswith(".")
         )
-        return sorted(name for name in found if name.startswith(prefix))
+        return sorted(name for name in found if name.startswith(prefix) and _NAME.fullmatch(name))
 
     def delete(self, name: str) -> None:
         """See Store."""
@@ -188,6 +189,12 @@ class DirectoryStore(Store):
             (self.path / check_name(name)).unlink()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise MissingError(f"{name} is not in the store {self.path}") from None
+
+
+def _raise_unless_absent(error: OSError) -> None:
+    """Pass on what hides objects: a folder that can't be listed is not an empty one."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _flush_directory(path: Path) -> None:
