@@ -9,6 +9,7 @@ the others and is raised in the parent with the worker's traceback.
 import ctypes
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import time
@@ -53,9 +54,10 @@ def _work(
         os._exit(1)
     try:
         set_threads(threads)
-        report.send(("result", target(rank, *args)))
+        # pickled by value: torch would send a tensor as a handle that ends with this process
+        report.send_bytes(pickle.dumps(("result", target(rank, *args))))
     except BaseException as error:
-        report.send(("error", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
+        report.send_bytes(pickle.dumps(("error", f"{type(error).__name__}: {error}\n{traceback.format_exc()}")))
         raise SystemExit(1) from None
     finally:
         report.close()
@@ -112,10 +114,11 @@ def _collect(processes: Sequence[BaseProcess], reports: Sequence[Connection], ti
                 continue
             del open_ranks[rank]
             try:
-                kind, value = report.recv()
-            except EOFError:
+                data = report.recv_bytes()
+            except (EOFError, OSError):  # before its report, or within it
                 processes[rank].join()
                 raise WorkerError(f"worker {rank} died with exit code {processes[rank].exitcode}") from None
+            kind, value = pickle.loads(data)
             if kind == "error":
                 raise WorkerError(f"worker {rank} failed: {value}")
             results[rank] = value

@@ -4,12 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
 import pytest
 import torch
 
+from thinwire import spawn
 from thinwire.spawn import WorkerError, run_workers
 
 
@@ -31,6 +33,41 @@ def die_on_zero(rank):
 
 def sleep_long(rank):
     time.sleep(600)
+
+
+def tensor_of_rank(rank):
+    return torch.full((3,), float(rank))
+
+
+def die_in_its_report(rank):
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    time.sleep(0.3)
+    return Stuck()
+
+
+class Stuck:
+    """Pickles to more than a pipe holds, so that its sender waits for the reader."""
+
+    def __reduce__(self):
+        return (bytes, (bytes(1 << 24),))
+
+
+def test_a_tensor_outlives_the_worker_that_returns_it():
+    (result,) = run_workers(tensor_of_rank, workers=1, threads=1)
+    assert result.tolist() == [0.0] * 3
+
+
+def test_a_worker_killed_within_its_report_is_named(monkeypatch):
+    wait = spawn.wait
+
+    def late(reports, timeout):
+        ready = wait(reports, timeout)
+        time.sleep(1.5)  # the kill falls within the report
+        return ready
+
+    monkeypatch.setattr(spawn, "wait", late)
+    with pytest.raises(WorkerError, match="worker 0 died with exit code -9"):
+        run_workers(die_in_its_report, workers=1, threads=1)
 
 
 def test_results_come_in_rank_order_with_the_thread_count():
