@@ -27,6 +27,7 @@ app = typer.Typer(
     help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
 
+_RESERVED = "__metadata__"
 _INDEX = "model.safetensors.index.json"
 Model = Annotated[Path, typer.Argument(exists=True, help="A safetensors file, or a folder with shards.")]
 Frame = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A frame file.")]
@@ -81,20 +82,25 @@ def read_checkpoint(path: Path) -> Checkpoint:
                     raise ValueError(f"tensor {twice[0]!r} stands in {file.name} and in a shard before it")
                 state.update({name: source.get_tensor(name) for name in names})
                 shards.append(Shard(file.name, names, source.metadata()))
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise ValueError(f"{file} is no sound safetensors file: {error}") from None
     return Checkpoint(path, state, tuple(shards))
 
 
-def write_checkpoint(state: State, like: Checkpoint, path: Path) -> None:
+def write_checkpoint(state: State, like: Checkpoint, path: Path, line: str) -> None:
     """Write ``state`` to ``path`` as ``like`` is laid out: same files, metadata, and files beside the weights.
 
-    A tensor that ``like`` lacks goes into the last shard. ``path`` appears complete or not at all. Raises ValueError
-    where a folder would be written over.
+    A tensor that ``like`` lacks goes into the last shard. ``line`` is printed, and ``path`` appears complete or not at
+    all. Raises ValueError where a folder would be written over or into itself, and for a name that safetensors keeps
+    for itself.
     """
     if path.is_dir() or (like.path.is_dir() and path.exists()):
         raise ValueError(f"{path} exists and is not written over")
-    with _appearing(path) as partial:
+    if like.path.is_dir() and path.resolve().is_relative_to(like.path.resolve()):
+        raise ValueError(f"{path} lies inside {like.path}, which is copied whole")
+    if _RESERVED in state:
+        raise ValueError(f"no safetensors file can hold a tensor named {_RESERVED!r}")
+    with _appearing(path, line) as partial:
         if not like.path.is_dir():
             _write_shard(state, like.shards[0], partial)
             return
@@ -130,17 +136,29 @@ def _copy_companions(state: State, like: Checkpoint, folder: Path) -> None:
 
 
 @contextmanager
-def _appearing(path: Path) -> Iterator[Path]:
-    """Yield a name beside ``path`` to write to, which becomes ``path`` when all went well and vanishes otherwise."""
+def _appearing(path: Path, line: str) -> Iterator[Path]:
+    """Yield a name beside ``path`` to write to, which becomes ``path`` when all went well and vanishes otherwise.
+
+    ``line`` is printed before: a result that can't be told (a full disk, a closed pipe) is a refusal, and nothing is
+    written then.
+    """
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; the name of the result is needed")
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
+        _remove(partial)  # of a killed process that had the same number
         yield partial
+        typer.echo(line)
         partial.replace(path)
     finally:
-        if partial.is_dir():
-            shutil.rmtree(partial)
-        else:
-            partial.unlink(missing_ok=True)
+        _remove(partial)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -148,20 +166,19 @@ def _refusing() -> Iterator[None]:
     """Turn a named refusal into one line on the error stream and exit code 1."""
     try:
         yield
-    except (ValueError, TypeError, OSError, SafetensorError, MemoryError) as error:
+    except (ValueError, TypeError, OSError, SafetensorError, MemoryError, RuntimeError) as error:  # torch: no memory
         typer.echo(f"thinwire: {' '.join(str(error).split()) or type(error).__name__}", err=True)
         raise typer.Exit(1) from None
 
 
 def _write_frame(frame: bytes, path: Path) -> None:
-    with _appearing(path) as partial:
-        partial.write_bytes(frame)
     info = inspect(frame)
     full = sum(line.changed * line.dtype.itemsize for line in info.header.whole)
-    typer.echo(
-        f"{path}: {info.kind}, {info.encoding}, {len(frame)} bytes, {info.changed} elements"
-        + (f", {len(frame) / full:.4f} of the plain bytes" if info.kind == "anchor" and full else "")
-    )
+    said = f"{path}: {info.kind}, {info.encoding}, {len(frame)} bytes, {info.changed} elements"
+    if info.kind == "anchor" and full:
+        said += f", {len(frame) / full:.4f} of the plain bytes"
+    with _appearing(path, said) as partial:
+        partial.write_bytes(frame)
 
 
 @app.command("diff")
@@ -200,8 +217,7 @@ def apply_command(base: Model, frame: Frame, output: Output) -> None:
             state = apply(like.state, decode(data, like.state, base_digest=digest), base_digest=digest)
             if state_digest(state) != info.target_digest:
                 raise ValueError(f"{frame} leads to another state than the {info.target_digest[:16]}… that it names")
-        write_checkpoint(state, like, output)
-        typer.echo(f"{output}: {info.target_digest}")
+        write_checkpoint(state, like, output, f"{output}: {info.target_digest}")
 
 
 @app.command("verify")
@@ -256,11 +272,17 @@ def _as_text(described: dict[str, object]) -> str:
     tensors = described.pop("tensors")
     assert isinstance(tensors, list)
     rows = [f"{key:16} {value}" for key, value in described.items() if value not in (None, [])]
-    width = max((len(line["name"]) for line in tensors), default=0)
+    width = max((len(_printable(line["name"])) for line in tensors), default=0)
     for line in tensors:
         shape = "" if line["shape"] is None else " " + "x".join(map(str, line["shape"]))
-        rows.append(f"  {line['name']:{width}} {line['dtype']:10} {line['coding']:9} {line['changed']:>12}{shape}")
+        rows.append(
+            f"  {_printable(line['name']):{width}} {line['dtype']:10} {line['coding']:9} {line['changed']:>12}{shape}"
+        )
     return "\n".join(rows)
+
+
+def _printable(name: str) -> str:
+    return name if name.isprintable() else ascii(name)
 
 
 def main() -> None:

@@ -1,15 +1,18 @@
 """The command line on real files: results, exit codes, one line of refusal and nothing written."""
 
 import json
+import os
 
 import pytest
 import torch
+import typer
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+from thinwire import cli
 from thinwire.cli import app
-from thinwire.patch import state_digest
+from thinwire.patch import diff, encode, encode_anchor, state_digest
 
 RUNNER = CliRunner()
 
@@ -142,6 +145,70 @@ def test_folders_without_weights_or_with_a_name_twice_are_refused(models):
     refused(call("anchor", models / "empty", "-o", models / "q"), "holds no safetensors file")
     save_file({"a": torch.ones(1)}, models / "old" / "more.safetensors")
     refused(call("anchor", models / "old", "-o", models / "q"), "stands in more.safetensors")
+
+
+def test_an_output_inside_its_own_base_is_refused(models):
+    frame = models / "p.frame"
+    call("diff", models / "old", models / "new", "-o", frame)
+    before = sorted(models.rglob("*"))
+    refused(call("apply", models / "old", frame, "-o", models / "old" / "out"), "lies inside")
+    refused(call("diff", models / "old", models / "new", "-o", models / "new"), "is a folder")
+    assert sorted(models.rglob("*")) == before
+
+
+def test_a_result_that_can_not_be_told_is_not_written(models, monkeypatch):
+    old, new, frame, out = (models / n for n in ("old.safetensors", "new.safetensors", "p.frame", "out"))
+    call("diff", old, new, "-o", frame)
+    before = sorted(models.rglob("*"))
+    echo = typer.echo
+
+    def full(line, err=False):
+        if not err:
+            raise OSError(28, "No space left on device")
+        echo(line, err=err)
+
+    monkeypatch.setattr(typer, "echo", full)
+    refused(call("diff", old, new, "-o", models / "q.frame"), "No space left on device")
+    refused(call("apply", old, frame, "-o", out), "No space left on device")
+    assert sorted(models.rglob("*")) == before
+
+
+def test_what_a_killed_process_of_this_number_left_is_replaced(models):
+    frame, out = models / "p.frame", models / "out"
+    call("diff", models / "old", models / "new", "-o", frame)
+    left = models / f".out.{os.getpid()}.partial"
+    left.mkdir()
+    (left / "half.safetensors").write_bytes(b"half")
+    assert call("apply", models / "old", frame, "-o", out).exit_code == 0
+    assert not left.exists()
+    assert not (out / "half.safetensors").exists()
+
+
+def test_a_name_that_safetensors_keeps_for_itself_is_refused(models):
+    old = load_file(models / "old.safetensors")
+    frame = models / "p.frame"
+    frame.write_bytes(encode(diff(old, {**old, "__metadata__": torch.ones(1)}), old))
+    refused(call("apply", models / "old.safetensors", frame, "-o", models / "out"), "no safetensors file can hold")
+    assert not (models / "out").exists()
+
+
+def test_what_can_not_be_mapped_is_refused_by_name(models):
+    (models / "folder.safetensors").mkdir()
+    refused(call("anchor", models, "-o", models / "q"), f"{models}/folder.safetensors is no sound safetensors file")
+
+
+def test_a_lack_of_memory_is_one_line(models, monkeypatch):
+    def fail(path):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory\nat:")
+
+    monkeypatch.setattr(cli, "read_checkpoint", fail)
+    refused(call("anchor", models / "old", "-o", models / "q"), "can't allocate memory")
+
+
+def test_inspect_prints_no_control_characters_of_a_name(models):
+    frame = models / "p.frame"
+    frame.write_bytes(encode_anchor({"a\nb\x1b[31m": torch.ones(1)}))
+    assert r"'a\nb\x1b[31m'" in call("inspect", frame).stdout
 
 
 def test_the_published_layout_refuses_in_one_line(models):
