@@ -48,4 +48,4 @@ figures: $(READY)
 
 clean:
 	rm -rf results/$(SCALE)/runs results/$(SCALE)/versions results/$(SCALE)/logs results/$(SCALE)/summaries results/$(SCALE)/figures \
-	  results/$(SCALE)/claims.csv results/$(SCALE)/report.html
+	  results/$(SCALE)/claims.csv results/$(SCALE)/bounds.csv results/$(SCALE)/report.html

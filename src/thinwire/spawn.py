@@ -9,7 +9,6 @@ the others and is raised in the parent with the worker's traceback.
 import ctypes
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import time
@@ -54,10 +53,10 @@ def _work(
         os._exit(1)
     try:
         set_threads(threads)
-        # pickled by value: torch would send a tensor as a handle that ends with this process
-        report.send_bytes(pickle.dumps(("result", target(rank, *args))))
+        report.send(("result", target(rank, *args)))
+        report.poll(None)  # a tensor crosses as a handle that ends with this process: stay until the parent took it
     except BaseException as error:
-        report.send_bytes(pickle.dumps(("error", f"{type(error).__name__}: {error}\n{traceback.format_exc()}")))
+        report.send(("error", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
         raise SystemExit(1) from None
     finally:
         report.close()
@@ -82,7 +81,7 @@ def run_workers(
     reports: list[Connection] = []
     try:
         for rank in range(workers):
-            here, there = context.Pipe(duplex=False)
+            here, there = context.Pipe()
             process: BaseProcess = context.Process(
                 target=_work, args=(target, rank, tuple(args), threads, os.getpid(), there)
             )
@@ -114,11 +113,12 @@ def _collect(processes: Sequence[BaseProcess], reports: Sequence[Connection], ti
                 continue
             del open_ranks[rank]
             try:
-                data = report.recv_bytes()
+                kind, value = report.recv()
             except (EOFError, OSError):  # before its report, or within it
+                report.close()
                 processes[rank].join()
                 raise WorkerError(f"worker {rank} died with exit code {processes[rank].exitcode}") from None
-            kind, value = pickle.loads(data)
+            report.close()
             if kind == "error":
                 raise WorkerError(f"worker {rank} failed: {value}")
             results[rank] = value

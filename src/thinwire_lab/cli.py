@@ -130,8 +130,8 @@ def summarise(study: StudyArgument, scale: ScaleOption = "laptop", results: Resu
 
 @app.command()
 def judge(scale: ScaleOption = "laptop", results: ResultsOption = None) -> None:
-    """Judge every claim by the summaries and write claims.csv."""
-    from thinwire_lab.analysis import claims  # noqa: PLC0415
+    """Judge every claim by the summaries: claims.csv, and bounds.csv with the paired bounds by several methods."""
+    from thinwire_lab.analysis import bounds, claims  # noqa: PLC0415
 
     _lab(scale)
     folder = _results(scale, results)
@@ -142,6 +142,7 @@ def judge(scale: ScaleOption = "laptop", results: ResultsOption = None) -> None:
         return digests == [provenance.study_digest(study)]
 
     claims.judge(Path("configs/claims.yaml"), folder / "summaries", scale, folder / "claims.csv", fresh)
+    bounds.write_bounds(Path("configs/claims.yaml"), folder / "summaries", folder / "bounds.csv")
 
 
 @app.command()

@@ -19,6 +19,9 @@ STUDIES = load_config(CONFIGS / "config.yaml").studies
 STUDY = {name: load_study(name, CONFIGS) for name in STUDIES}
 SCALES = ("smoke", "laptop", "paper")
 
+# scales that plan no cell for a claim; configs/claims.yaml says why
+UNDECIDED = {("P-rounds-quality", "paper"), ("P-rounds-vs-diloco", "smoke"), ("P-rounds-vs-ddp", "smoke")}
+
 RULES = {
     "P-sparsity-step": ">= 0.989",
     "P-sparsity-k": ">= 0.98",
@@ -74,7 +77,7 @@ def test_every_cell_that_decides_is_planned(claim, scale):
     if isinstance(claim.rule, NotTested):
         assert claim.cells == {}
         return
-    if (claim.id, scale) == ("P-rounds-quality", "paper"):
+    if (claim.id, scale) in UNDECIDED:
         assert scale not in claim.cells
         return
     known = {row.cell for row in planned(claim.study, scale)}

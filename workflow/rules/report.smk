@@ -14,6 +14,7 @@ rule judge:
         claims="configs/claims.yaml",
     output:
         f"{RESULTS}/claims.csv",
+        f"{RESULTS}/bounds.csv",
     log:
         f"{RESULTS}/logs/judge.log",
     localrule: True
@@ -21,7 +22,9 @@ rule judge:
         ENVIRONMENT
     params:
         scale=SCALE,
-        code=provenance.source_digest("thinwire_lab.analysis.claims"),
+        code=provenance.source_digest(
+            "thinwire_lab.analysis.claims", "thinwire_lab.analysis.bounds"
+        ),
         studies=[provenance.study_digest(study) for study in STUDIES],
     shell:
         "thinwire-lab judge --scale {params.scale} 2> {log:q}"
@@ -31,6 +34,7 @@ rule report:
     input:
         tables=ALL_TABLES,
         claims=f"{RESULTS}/claims.csv",
+        bounds=f"{RESULTS}/bounds.csv",
         figures=FIGURE_FILES,
         pages=expand("docs/{study}.md", study=STUDIES),
         captions="configs/figures.yaml",

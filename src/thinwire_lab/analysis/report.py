@@ -17,6 +17,7 @@ import yaml
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
+from thinwire_lab.analysis.bounds import read_bounds
 from thinwire_lab.analysis.claims import Claim, load_answers, load_claims, read_claims
 from thinwire_lab.analysis.page import PAGE
 from thinwire_lab.analysis.summarise import read_summary
@@ -99,6 +100,24 @@ def _tables(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
+def _bounds(path: Path, study: str) -> list[dict[str, str]]:
+    """One-sided bounds of the study's paired comparisons, a row for each method."""
+    rows = [row for row in records(read_bounds(path)) if row["study"] == study] if path.exists() else []
+    return [
+        {
+            "candidate": row["candidate"],
+            "baseline": row["baseline"],
+            "method": row["method"],
+            "n": number(row["n"]),
+            "estimate": number(row["estimate"], "log-ratio"),
+            "bound": number(row["upper_bound"], "log-ratio"),
+            "p": number(row["p_value"]),
+            "verdict": row["reason"] if row["verdict"] == "infeasible" else row["verdict"],
+        }
+        for row in rows
+    ]
+
+
 def _limits(page: Path) -> Markup:
     """The section "Limits" of a study's page, as HTML with raw HTML left out."""
     if not page.exists():
@@ -127,6 +146,7 @@ def _study(name: str, folder: Path, verdicts: list[dict[str, str]], configs: Pat
         "question": load_study(name, configs).question,
         "claims": [row for row in verdicts if row["study"] == name],
         "figures": _figures(name, folder, configs),
+        "bounds": _bounds(folder / "bounds.csv", name),
         "tables": _tables(summaries) if (summaries / "totals.csv").exists() else [],
         "limits": _limits(docs / f"{name}.md"),
         "origin": _origin(summaries / "source.json"),

@@ -1,0 +1,65 @@
+"""The table of bounds: every method on the same pairs, and words where a method has no answer."""
+
+import math
+
+import pytest
+import yaml
+
+from thinwire_lab.analysis.bounds import METHODS, read_bounds, write_bounds
+from thinwire_lab.analysis.noninferiority import noninferiority
+from thinwire_lab.analysis.summarise import SEEDS, read_summary
+from thinwire_lab.tables import write_rows
+
+COMPARISON = {
+    "study": "s",
+    "measure": "loss",
+    "margin": 0.01,
+    "baseline": "arm=a",
+    "candidates": ["arm=b", "arm=absent"],
+}
+BASE = (1.200, 1.215, 1.190, 1.205, 1.210)
+FACTORS = (1.008, 1.010, 1.006, 1.012, 1.004)
+
+
+@pytest.fixture
+def table(tmp_path):
+    def make(pairs):
+        rows = [("s", "arm=a", seed, "loss", "all", "bits", base) for seed, (base, _) in enumerate(pairs)]
+        rows += [("s", "arm=b", seed, "loss", "all", "bits", mine) for seed, (_, mine) in enumerate(pairs)]
+        write_rows(tmp_path / "s" / "seeds.csv", SEEDS, rows)
+        write_rows(tmp_path / "s" / "clock_seeds.csv", SEEDS, [])
+        (tmp_path / "claims.yaml").write_text(yaml.safe_dump({"bounds": [COMPARISON], "claims": []}))
+        write_bounds(tmp_path / "claims.yaml", tmp_path, tmp_path / "bounds.csv")
+        return read_bounds(tmp_path / "bounds.csv").set_index("method")
+
+    return make
+
+
+def test_every_method_judges_the_same_pairs(table):
+    pairs = [(base, base * factor) for base, factor in zip(BASE, FACTORS, strict=True)]
+    found = table(pairs)
+    assert list(found.index) == list(METHODS)
+    assert set(found["candidate"]) == {"arm=b"}
+    assert set(found["n"]) == {5}
+    expected = noninferiority([base for base, _ in pairs], [mine for _, mine in pairs])
+    assert found.loc["paired-t", "upper_bound"] == expected.upper_bound
+    assert found.loc["paired-t", "p_value"] == pytest.approx(0.114910, abs=5e-7)
+    assert found["estimate"].nunique() == 1
+    assert found.loc["percentile", "upper_bound"] < math.log(max(FACTORS))
+
+
+def test_few_seeds_get_words_for_the_bootstrap_and_a_bound_for_t(table):
+    found = table([(1.0, 1.01), (1.0, 1.02), (1.0, 1.015)])
+    assert math.isfinite(found.loc["paired-t", "upper_bound"])
+    for method in ("percentile", "bca", "sign-flip"):
+        assert found.loc[method, "verdict"] == "infeasible"
+        assert found.loc[method, "reason"]
+
+
+def test_the_table_is_the_same_bytes_each_time(table, tmp_path):
+    pairs = [(base, base * factor) for base, factor in zip(BASE, FACTORS, strict=True)]
+    table(pairs)
+    first = (tmp_path / "bounds.csv").read_bytes()
+    table(pairs)
+    assert (tmp_path / "bounds.csv").read_bytes() == first
+    assert len(read_summary(tmp_path / "s" / "seeds.csv")) == 10
