@@ -1,8 +1,8 @@
 """One-sided bounds of paired comparisons by several methods, beside the verdict that rests on one of them.
 
-``configs/claims.yaml`` lists the comparisons under ``bounds``. Each is judged by the paired t bound, the primary one, by
-the exact sign-flip test, and by percentile and BCa bootstrap bounds. A method that cannot reach its level with so few
-seeds says so in place of a number.
+``configs/claims.yaml`` lists the comparisons under ``bounds``. Each is judged by the paired t bound, the primary one,
+by the exact sign-flip test, and by percentile and BCa bootstrap bounds. A method that cannot reach its level with so
+few seeds says so in place of a number.
 """
 
 from pathlib import Path
