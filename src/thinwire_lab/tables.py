@@ -92,5 +92,5 @@ def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[objec
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([repr(cell) if isinstance(cell, float) else cell for cell in row] for row in rows)
+    writer.writerows([repr(float(cell)) if isinstance(cell, float) else cell for cell in row] for row in rows)
     write_text(path, buffer.getvalue())

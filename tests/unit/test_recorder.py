@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from thinwire_lab import provenance
@@ -93,6 +94,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
         write_rows(path, ("a",), rows())
     assert path.read_text() == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["table.csv"]
+
+
+def test_a_number_of_numpy_is_written_as_the_double_it_is(tmp_path):
+    write_rows(tmp_path / "table.csv", ("a", "b"), [(np.float64(0.1), np.int64(3))])
+    assert (tmp_path / "table.csv").read_text() == "a,b\n0.1,3\n"
 
 
 def test_every_metric_has_a_unit_and_a_description():
