@@ -174,3 +174,12 @@ def test_a_state_resumes_only_what_saved_it():
         sparse.load_state_dict(sparse.state_dict() | {"rank": 1})
     with pytest.raises(ValueError, match="residual of"):
         sparse.load_state_dict(sparse.state_dict() | {"residual": {n: torch.zeros(1) for n in sparse.residual}})
+    before = sparse.round, {name: theta.clone() for name, theta in sparse.theta.items()}
+    broken = sparse.state_dict() | {"round": 7, "velocity": {}}
+    broken["theta"] = {name: theta + 1 for name, theta in sparse.theta.items()}
+    with pytest.raises(ValueError, match="velocity"):
+        sparse.load_state_dict(broken)
+    assert sparse.round == before[0]
+    assert all(torch.equal(sparse.theta[name], theta) for name, theta in before[1].items())
+    with pytest.raises(ValueError, match=r"lacks or adds \['residual'\]"):
+        sparse.load_state_dict({key: value for key, value in sparse.state_dict().items() if key != "residual"})

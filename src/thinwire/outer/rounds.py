@@ -48,8 +48,8 @@ class Outcome:
 
     @property
     def density(self) -> float:
-        """Share of the entries that were sent."""
-        return self.sent / self.total
+        """Share of the entries that were sent; 0 where there are none."""
+        return self.sent / max(self.total, 1)
 
 
 def split(
@@ -131,15 +131,27 @@ class Strategy(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up the state that the same rank of as many trainers saved; parameters and optimizer are the caller's.
 
-        Raises ValueError for the state of another strategy, rank or number of trainers, or of other tensors.
+        Raises ValueError for the state of another strategy, rank or number of trainers, or of other tensors; nothing is
+        taken then.
         """
-        expected = Strategy.state_dict(self)
+        own = self.state_dict()
         for key in ("strategy", "rank", "trainers"):
-            if state.get(key) != expected[key]:
+            if state.get(key) != own[key]:
                 raise ValueError(
-                    f"a state of {key} {state.get(key)!r} cannot resume {key} {expected[key]!r}: every rank saves and "
+                    f"a state of {key} {state.get(key)!r} cannot resume {key} {own[key]!r}: every rank saves and "
                     "loads its own state"
                 )
+        if state.keys() != own.keys():
+            raise ValueError(f"the state lacks or adds {sorted(own.keys() ^ state.keys())}; load what was saved")
+        buffers = {key: value for key, value in own.items() if isinstance(value, dict)}
+        for key, tensors in buffers.items():
+            _check_like(tensors, state[key], key)
+        for key, tensors in buffers.items():
+            for name, tensor in tensors.items():
+                tensor.copy_(state[key][name])
+        self._count(state)
+
+    def _count(self, state: Mapping[str, Any]) -> None:
         self.round = int(state["round"])
 
 
@@ -228,12 +240,9 @@ class _Rounds(Strategy):
         """Add the inner counter, the shared weights and the outer momentum."""
         return super().state_dict() | {"inner": self.inner, "theta": self.theta, "velocity": self.velocity}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See Strategy."""
-        super().load_state_dict(state)
+    def _count(self, state: Mapping[str, Any]) -> None:
+        super()._count(state)
         self.inner = int(state["inner"])
-        _copy(self.theta, state["theta"], "theta")
-        _copy(self.velocity, state["velocity"], "velocity")
 
 
 class DiLoCo(_Rounds):
@@ -281,13 +290,8 @@ class PulseLoCo(_Rounds):
         """Add this rank's residual."""
         return super().state_dict() | {"residual": self.residual}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See Strategy."""
-        super().load_state_dict(state)
-        _copy(self.residual, state["residual"], "residual")
 
-
-def _copy(into: Tensors, source: Mapping[str, torch.Tensor], what: str) -> None:
+def _check_like(into: Tensors, source: Mapping[str, torch.Tensor], what: str) -> None:
     if source.keys() != into.keys():
         raise ValueError(f"{what}: {sorted(source.keys() ^ into.keys())[:3]} are on one side only; load what was saved")
     for name, tensor in into.items():
@@ -296,4 +300,3 @@ def _copy(into: Tensors, source: Mapping[str, torch.Tensor], what: str) -> None:
                 f"{what} of {name}: {tuple(source[name].shape)} {source[name].dtype} cannot be taken for "
                 f"{tuple(tensor.shape)} {tensor.dtype}"
             )
-        tensor.copy_(source[name])
