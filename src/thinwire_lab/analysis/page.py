@@ -38,6 +38,7 @@ td.id { white-space: nowrap; font: .8rem/1.6 "Avenir Next", "Segoe UI", Arial, "
 td.rule { white-space: nowrap; } td.claim { min-width: 15rem; }
 td.why { min-width: 18rem; } td.why span { color: var(--soft); }
 code { font-size: .85em; overflow-wrap: anywhere; }
+td > code:only-child { white-space: nowrap; }
 .mark { display: inline-block; font-size: .78rem; font-weight: 600; padding: .1rem .5rem; white-space: nowrap;
   border: 1.5px solid var(--ink); border-radius: 1rem; }
 .holds { background: var(--ink); color: #fff; }
