@@ -78,7 +78,7 @@ class Muon:
 class Adam:
     """Adam without weight decay: the bits of ``torch.optim.AdamW`` with ``weight_decay=0, foreach=False``.
 
-    Written out because building torch's first optimiser imports its compiler: over a second and 80 MB in every process.
+    Written out because building torch's first optimiser imports its compiler: more than a second in every process.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], *, betas: tuple[float, float], eps: float = 1e-8) -> None:

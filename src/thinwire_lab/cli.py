@@ -156,6 +156,19 @@ def report(scale: ScaleOption = "laptop", results: ResultsOption = None) -> None
 
 
 @app.command()
+def magnitudes(
+    out: Annotated[Path, typer.Option(help="PNG to write")] = Path("docs/magnitudes.png"),
+) -> None:
+    """Draw the magnitudes of SmolLM2's weights before and after dithering, for docs/assets.md."""
+    from thinwire_lab.analysis.magnitudes import draw_magnitudes  # noqa: PLC0415
+
+    counts = ASSETS / "smollm2-135m-instruct" / "magnitudes.json"
+    if not counts.is_file():
+        raise ConfigError(f"{counts}: no such file; run `thinwire-lab assets smollm2-135m-instruct` first")
+    draw_magnitudes(counts, Path("paper_figures/paper.mplstyle"), out)
+
+
+@app.command()
 def readme(
     scale: ScaleOption = "laptop",
     results: ResultsOption = None,
