@@ -9,13 +9,14 @@ import shutil
 import sys
 import tempfile
 import traceback
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from thinwire_lab import progress, provenance
-from thinwire_lab.config import ConfigError, LabConfig, Scale, load_config, load_study
+from thinwire_lab import preregistration, progress, provenance
+from thinwire_lab.config import ConfigError, LabConfig, Protocol, Scale, load_config, load_study
 from thinwire_lab.plan import Row, plan_all, plan_study
 from thinwire_lab.tables import write_text
 
@@ -89,6 +90,7 @@ def run(
     rows = [row for planned in plan_all(config.studies, at).values() for row in planned]
     row = running.find_row(study, run_name, at, config.studies)
     _say(f"{study}  {run_name}  started")
+    preregistration.register(study, load_study(study), at, plan_study(study, at), folder)
     try:
         running.run_row(row, folder, assets=ASSETS, wandb=wandb or config.wandb)
     except Exception as error:
@@ -133,7 +135,7 @@ def judge(scale: ScaleOption = "laptop", results: ResultsOption = None) -> None:
     """Judge every claim by the summaries: claims.csv, and bounds.csv with the paired bounds by several methods."""
     from thinwire_lab.analysis import bounds, claims  # noqa: PLC0415
 
-    _lab(scale)
+    _, at = _lab(scale)
     folder = _results(scale, results)
 
     def fresh(study: str) -> bool:
@@ -141,7 +143,13 @@ def judge(scale: ScaleOption = "laptop", results: ResultsOption = None) -> None:
         digests: list[str] = json.loads(source.read_text(encoding="utf-8"))["source_digests"]
         return digests == [provenance.study_digest(study)]
 
-    claims.judge(Path("configs/claims.yaml"), folder / "summaries", scale, folder / "claims.csv", fresh)
+    def protocol(study: str, cells: Collection[str]) -> tuple[Protocol | None, str]:
+        loaded = load_study(study)
+        if loaded.protocol is None:
+            return None, ""
+        return loaded.protocol, preregistration.objection(study, loaded, at, folder, cells)
+
+    claims.judge(Path("configs/claims.yaml"), folder / "summaries", scale, folder / "claims.csv", fresh, protocol)
     bounds.write_bounds(Path("configs/claims.yaml"), folder / "summaries", folder / "bounds.csv")
 
 

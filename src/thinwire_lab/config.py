@@ -58,6 +58,22 @@ class Measure(Strict):
     window: int = Field(default=10, gt=0, description="steps at either end, for `gain`")
 
 
+class Protocol(Strict):
+    """What a comparison of arms fixes before its first run; see :mod:`.preregistration`."""
+
+    claims: list[str] = Field(min_length=1, description="claims that are judged under it")
+    measure: str = Field(description="measure that is compared, paired by seed")
+    margin: float = Field(gt=0, description="relative, 0.01 is 1 %")
+    alpha: float = Field(gt=0, le=0.5, description="one-sided error rate")
+    method: Literal["paired-t", "two-way-t", "sign-flip", "percentile", "basic", "bca", "bootstrap-t", "crossed"] = (
+        Field(description="of the bound that decides")
+    )
+    family: Literal["fixed sequence", "co-primary", "holm"] = Field(description="how several data sets are judged")
+    data: dict[Scale, list[str]] = Field(description="data sets, in their order")
+    seeds: dict[Scale, list[int]] = Field(description="seeds of the pairs that decide, all of them")
+    stop: str = Field(description="when the last seed is run")
+
+
 class Overlay(Strict):
     """What a scale changes: base values are merged, a grid is replaced."""
 
@@ -75,6 +91,7 @@ class Study(Strict):
     base: dict[str, Any]
     grid: list[Block]
     measures: list[Measure]
+    protocol: Protocol | None = Field(default=None, description="fixed before the first run, where claims need it")
     scales: dict[Scale, Overlay]
 
     def at(self, scale: Scale) -> tuple[dict[str, Any], list[Block]]:

@@ -5,9 +5,10 @@ import math
 import pytest
 import yaml
 
-from thinwire_lab.analysis.bounds import METHODS, read_bounds, write_bounds
+from thinwire_lab.analysis.bounds import Comparison, read_bounds, write_bounds
 from thinwire_lab.analysis.noninferiority import noninferiority
 from thinwire_lab.analysis.summarise import SEEDS, read_summary
+from thinwire_lab.statistics.limits import METHODS, TWO_FACTORS
 from thinwire_lab.tables import write_rows
 
 COMPARISON = {
@@ -23,12 +24,19 @@ FACTORS = (1.008, 1.010, 1.006, 1.012, 1.004)
 
 @pytest.fixture
 def table(tmp_path):
-    def make(pairs):
+    def make(pairs, **options):
         rows = [("s", "arm=a", seed, "loss", "all", "bits", base) for seed, (base, _) in enumerate(pairs)]
         rows += [("s", "arm=b", seed, "loss", "all", "bits", mine) for seed, (_, mine) in enumerate(pairs)]
+        for segment, (name, spread) in enumerate((("segment_0", 0.9), ("segment_1", 1.1), ("segment_2", 1.0))):
+            rows += [
+                ("s", cell, seed, "by_segment", name, "bits", value * spread * (1 + (segment + seed) % 3 / 9000))
+                for cell, place in (("arm=a", 0), ("arm=b", 1))
+                for seed, pair in enumerate(pairs)
+                for value in [pair[place] * (1 + place * segment / 900)]
+            ]
         write_rows(tmp_path / "s" / "seeds.csv", SEEDS, rows)
         write_rows(tmp_path / "s" / "clock_seeds.csv", SEEDS, [])
-        (tmp_path / "claims.yaml").write_text(yaml.safe_dump({"bounds": [COMPARISON], "claims": []}))
+        (tmp_path / "claims.yaml").write_text(yaml.safe_dump({"bounds": [COMPARISON | options], "claims": []}))
         write_bounds(tmp_path / "claims.yaml", tmp_path, tmp_path / "bounds.csv")
         return read_bounds(tmp_path / "bounds.csv").set_index("method")
 
@@ -38,7 +46,7 @@ def table(tmp_path):
 def test_every_method_judges_the_same_pairs(table):
     pairs = [(base, base * factor) for base, factor in zip(BASE, FACTORS, strict=True)]
     found = table(pairs)
-    assert list(found.index) == list(METHODS)
+    assert list(found.index) == [method for method in METHODS if method not in TWO_FACTORS]
     assert set(found["candidate"]) == {"arm=b"}
     assert set(found["n"]) == {5}
     expected = noninferiority([base for base, _ in pairs], [mine for _, mine in pairs])
@@ -48,10 +56,25 @@ def test_every_method_judges_the_same_pairs(table):
     assert found.loc["percentile", "upper_bound"] < math.log(max(FACTORS))
 
 
+def test_segments_bring_the_methods_with_two_factors(table):
+    found = table([(base, base * factor) for base, factor in zip(BASE, FACTORS, strict=True)], segments="by_segment")
+    assert list(found.index) == list(METHODS)
+    assert set(found["n"]) == {5}
+    for method in TWO_FACTORS:
+        assert found.loc[method, "estimate"] == pytest.approx(found.loc["paired-t", "estimate"], abs=2e-3)
+        assert math.isfinite(found.loc[method, "upper_bound"])
+    assert Comparison.model_validate(COMPARISON | {"segments": "by_segment"}).methods == METHODS
+
+
+def test_a_measure_that_was_not_kept_by_segment_leaves_the_other_methods(table):
+    found = table([(1.0, 1.01), (1.0, 1.02), (1.0, 1.015)], segments="absent")
+    assert not set(found.index) & set(TWO_FACTORS)
+
+
 def test_few_seeds_get_words_for_the_bootstrap_and_a_bound_for_t(table):
     found = table([(1.0, 1.01), (1.0, 1.02), (1.0, 1.015)])
     assert math.isfinite(found.loc["paired-t", "upper_bound"])
-    for method in ("percentile", "bca", "sign-flip"):
+    for method in ("percentile", "basic", "bca", "bootstrap-t", "sign-flip"):
         assert found.loc[method, "verdict"] == "infeasible"
         assert found.loc[method, "reason"]
 

@@ -114,9 +114,9 @@ def test_the_deciding_cells_at_laptop_scale_have_the_seeds_that_an_interval_need
                     assert len([row for row in rows if row.cell == cell]) >= 2, (claim.id, cell)
 
 
-def test_every_study_has_an_answer_made_of_its_own_claims():
+def test_every_study_with_claims_has_an_answer_made_of_them():
     answers = load_answers(CONFIGS / "claims.yaml")
-    assert set(answers) == set(STUDIES)
+    assert set(answers) == {claim.study for claim in CLAIMS}
     owner = {claim.id: claim.study for claim in CLAIMS}
     for study, template in answers.items():
         named = [field.partition(".") for _, field, _, _ in string.Formatter().parse(template) if field]

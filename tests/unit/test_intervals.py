@@ -18,6 +18,28 @@ def test_t_interval_of_a_published_report():
     assert interval.upper == pytest.approx(9.078, abs=5e-4)
 
 
+def test_degrees_of_freedom_are_one_less_than_the_pairs():
+    # ACCLAB/dabestr issue 106: t = -2.2653 of 12 pairs has df 11 and the interval -18.566 to -.267
+    mean, error = (-18.566 - 0.267) / 2, (18.566 - 0.267) / 2 / stats.t.ppf(0.975, 11)
+    assert mean / error == pytest.approx(-2.2653, abs=5e-4)
+    shape = np.arange(12) - 5.5
+    values = mean + shape / shape.std(ddof=1) * error * math.sqrt(12)
+    interval = t_interval(values)
+    assert (interval.lower, interval.upper) == pytest.approx((-18.566, -0.267), abs=5e-4)
+
+
+def test_an_interval_holds_its_mean_at_any_level():
+    # JobCollins/fairness_pipeline_dev_toolkit issue 23: shares were taken for percentages
+    values = list(range(100))
+    for level in (0.5, 0.9, 0.99):
+        for method in ("percentile", "bca"):
+            interval = bootstrap_interval(values, rng=np.random.default_rng(0), method=method, level=level)
+            assert interval.lower < 49.5 < interval.upper
+    # raphaelvallat/pingouin issue 259: the level was ignored
+    narrow, wide = (t_interval(values, level) for level in (0.5, 0.99))
+    assert wide.upper - wide.lower > 3 * (narrow.upper - narrow.lower)
+
+
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.99])
 def test_t_interval_agrees_with_scipy(level):
     values = np.random.default_rng(3).normal(size=7)

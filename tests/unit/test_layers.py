@@ -25,7 +25,8 @@ LIBRARY_FLOOR = dict.fromkeys(BESIDE_PATCH, 0) | {
 }
 LAB_FLOOR = {
     "config": 0, "tables": 0, "plan": 1, "metrics": 1, "provenance": 0, "progress": 2, "recorder": 2, "assets": 2,
-    "tensor_groups": 0, "text_places": 0, "running": 3, "experiments": 4, "analysis": 4, "cli": 5,
+    "tensor_groups": 0, "text_places": 0, "statistics": 0, "preregistration": 2,
+    "running": 3, "experiments": 4, "analysis": 4, "cli": 5,
 }  # fmt: skip
 BANNED = {"utils", "helpers", "common", "misc", "manager", "handler", "delta", "new", "final", "v2", "tmp", "toy"}
 

@@ -13,9 +13,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from thinwire_lab.analysis import noninferiority as module
 from thinwire_lab.analysis.noninferiority import noninferiority, power, seeds_needed
+from thinwire_lab.statistics.limits import METHODS, RESAMPLING, pairs_needed, smallest_miss
 
+ONE_WAY = ("paired-t", "sign-flip", "percentile", "basic", "bca", "bootstrap-t")
 THREE, FOUR, FIVE = (0.1, 0.8, 1.6), (-0.2, 0.4, 1.1, 2.0), (0.2, 0.5, 0.9, 1.1, 1.5)
 LIMIT_ONE = math.expm1(1.0)
 GLOBAL = np.array([1.200, 1.215, 1.190, 1.205, 1.210])
@@ -25,7 +26,7 @@ LOCAL = GLOBAL * np.array([1.008, 1.010, 1.006, 1.012, 1.004])
 def ask(differences, **options):
     differences = np.asarray(differences, dtype=float)
     options = {"margin": LIMIT_ONE, "rng": np.random.default_rng(0), **options}
-    return noninferiority(np.ones(len(differences)), np.exp(differences), **options)
+    return noninferiority(np.ones(differences.shape), np.exp(differences), **options)
 
 
 @pytest.mark.parametrize(
@@ -71,46 +72,6 @@ def test_sign_flip_agrees_with_scipy_and_its_bound_inverts_the_test():
         assert (np.mean(flipped) <= 0.05) == rejected
 
 
-# (percentile 95, 97.5, BCa 95, 97.5) by enumeration of all n^n resamples and the inverse of the distribution function
-@pytest.mark.parametrize(
-    ("differences", "bounds"),
-    [
-        (THREE, (1.333333, 1.6, 1.333333, 1.6)),
-        (FOUR, (1.55, 1.60, 1.55, 1.775)),
-        (FIVE, (1.18, 1.22, 1.18, 1.22)),
-    ],
-)
-def test_exact_bootstrap_bounds(differences, bounds):
-    found = [
-        module._bootstrap(np.array(differences), module._Question(1.0, alpha, method, None, 99)).upper
-        for method in ("percentile", "bca")
-        for alpha in (0.05, 0.025)
-    ]
-    assert found == pytest.approx(bounds, abs=1e-6)
-
-
-def test_bca_constants_of_three_values():
-    means, weights = module._resample_distribution(np.array(THREE))
-    assert weights.sum() == pytest.approx(1.0)
-    assert module._bca_constants(np.array(THREE), means, weights) == pytest.approx((0.04644, 0.007835), abs=5e-6)
-
-
-def test_exact_percentile_agrees_with_scipy_to_one_atom():
-    exact = ask(FIVE, method="percentile").upper_bound
-    theirs = stats.bootstrap(
-        (np.array(FIVE),),
-        np.mean,
-        method="percentile",
-        confidence_level=0.95,
-        alternative="less",
-        n_resamples=50000,
-        rng=np.random.default_rng(1),
-    ).confidence_interval.high
-    means, _ = module._resample_distribution(np.array(FIVE))
-    atoms = np.unique(np.round(means, 9))
-    assert abs(np.searchsorted(atoms, exact - 1e-9) - np.searchsorted(atoms, theirs - 1e-9)) <= 1
-
-
 def test_sampled_bca_agrees_with_scipy_beyond_enumeration():
     differences = np.random.default_rng(2).exponential(size=25)
     ours = ask(differences, method="bca", resamples=20000).upper_bound
@@ -118,6 +79,14 @@ def test_sampled_bca_agrees_with_scipy_beyond_enumeration():
         (differences,), np.mean, method="BCa", alternative="less", n_resamples=20000, rng=np.random.default_rng(9)
     ).confidence_interval.high
     assert ours == pytest.approx(theirs, rel=0.02)
+
+
+def test_random_numbers_come_from_the_passed_generator_alone():
+    # google-research/rliable: a seed argument that was ignored in favour of numpy's global state
+    before = np.random.get_state()[1].copy()
+    for method in METHODS:
+        ask(np.random.default_rng(1).normal(size=(24, 3)), method=method, resamples=99)
+    assert (np.random.get_state()[1] == before).all()
 
 
 def test_log_ratio_of_a_worked_example():
@@ -132,9 +101,9 @@ def test_log_ratio_of_a_worked_example():
 
 def test_bound_and_p_value_always_tell_the_same():
     rng = np.random.default_rng(4)
-    for _ in range(60):
+    for _ in range(30):
         differences = rng.normal(0.8, 0.5, size=int(rng.integers(5, 9)))
-        for method in ("paired-t", "sign-flip", "percentile"):
+        for method in ONE_WAY:
             result = ask(differences, method=method)
             assert (result.verdict == "non-inferior") == (result.upper_bound < 1.0)
             assert (result.p_value <= 0.05) == (result.verdict == "non-inferior")
@@ -164,18 +133,56 @@ def test_segments_are_averaged_and_frames_are_paired_by_seed():
 
 @pytest.mark.parametrize(
     ("method", "alpha", "first_enough"),
-    [("percentile", 0.05, 5), ("bca", 0.05, 5), ("sign-flip", 0.05, 5), ("sign-flip", 0.025, 6), ("bca", 0.025, 6)],
+    [
+        *((method, 0.05, 5) for method in ("percentile", "basic", "bca", "sign-flip", "crossed")),
+        *((method, 0.025, 6) for method in ("percentile", "basic", "bca", "sign-flip", "crossed")),
+        ("bootstrap-t", 0.05, 4),
+        ("bootstrap-t", 0.01, 5),
+    ],
 )
 def test_a_method_refuses_below_the_pairs_that_its_level_needs(method, alpha, first_enough):
     differences = np.linspace(-1.0, 0.5, first_enough) ** 3
+    if method == "crossed":
+        differences = differences[:, None] + np.array([0.1, 0.0, -0.1])
     short = ask(differences[1:], method=method, alpha=alpha)
     assert (short.verdict, math.isnan(short.upper_bound)) == ("infeasible", True)
     assert f"it needs {first_enough}" in short.reason
     assert "can't be judged" in short.sentence
+    assert pairs_needed(method, alpha) == first_enough
     assert ask(differences, method=method, alpha=alpha).verdict != "infeasible"
 
 
-@pytest.mark.parametrize("method", ["paired-t", "percentile", "bca", "sign-flip"])
+def test_every_method_has_a_least_number_of_pairs():
+    assert {method: (pairs_needed(method), pairs_needed(method, 0.025)) for method in METHODS} == {
+        "paired-t": (2, 2),
+        "two-way-t": (2, 2),
+        "sign-flip": (5, 6),
+        "percentile": (5, 6),
+        "basic": (5, 6),
+        "bca": (5, 6),
+        "bootstrap-t": (4, 4),
+        "crossed": (5, 6),
+    }
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 6])
+def test_the_largest_basic_bound_misses_normal_differences_as_often_as_the_largest_value_does(n):
+    drawn = np.random.default_rng(n).normal(size=(200000, n))
+    missed = float((2 * drawn.mean(axis=1) < drawn.min(axis=1)).mean())
+    expected = smallest_miss("basic", n)
+    assert expected == 2.0**-n
+    assert missed == pytest.approx(expected, abs=4 * math.sqrt(expected / 200000))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_segments_with_one_seed_or_without_spread_are_infeasible(method):
+    for table, said in (([[0.1, 0.2, 0.3]], "one pair"), ([[0.1, 0.2, 0.3]] * 7, "equal")):
+        result = ask(table, method=method)
+        assert (result.verdict, math.isnan(result.p_value)) == ("infeasible", True)
+        assert said in result.reason
+
+
+@pytest.mark.parametrize("method", ONE_WAY)
 def test_one_pair_or_no_spread_is_infeasible_and_never_p_zero(method):
     for differences, said in (((0.2,), "one pair"), ((0.2,) * 8, "equal")):
         result = ask(differences, method=method)
@@ -184,17 +191,20 @@ def test_one_pair_or_no_spread_is_infeasible_and_never_p_zero(method):
         assert math.isnan(result.p_value)
 
 
-@pytest.mark.parametrize("method", ["percentile", "bca", "sign-flip"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("n", [6, 30])
 def test_p_is_never_zero(method, n):
-    result = ask(-5 + 0.1 * np.random.default_rng(n).normal(size=n), method=method)
+    table = -5 + 0.1 * np.random.default_rng(n).normal(size=(n, 4))
+    result = ask(table, method=method, resamples=999)
     assert result.verdict == "non-inferior"
-    assert result.p_value >= 2.0**-n
+    assert result.p_value > 0
+    if method in RESAMPLING or method == "sign-flip":
+        assert result.p_value >= (max(smallest_miss(method, n), 1e-3) if n > 20 else smallest_miss(method, n))
 
 
 def test_the_same_generator_gives_the_same_answer():
     differences = np.random.default_rng(1).normal(size=15)
-    for method in ("percentile", "bca"):
+    for method in ("percentile", "basic", "bca", "bootstrap-t"):
         first, second, other = (
             ask(differences, method=method, rng=np.random.default_rng(seed), resamples=199) for seed in (3, 3, 4)
         )
@@ -210,7 +220,11 @@ def test_the_same_generator_gives_the_same_answer():
         ([1.0, 0.0], [1.0, 2.0], {}, "baseline: the value 0.0 is not positive"),
         ([1.0, 2.0], [1.0, 2.0, 3.0], {}, "unequal lengths"),
         ([], [], {}, "one-dimensional"),
-        ([1.0, 2.0], [1.0, 2.0], {"method": "percentile"}, "needs rng"),
+        *(([1.0, 2.0], [1.0, 2.0], {"method": method}, "needs rng") for method in RESAMPLING),
+        ([1.0, 2.0], [1.0, 2.0], {"method": "two-way-t"}, r"1 segment\(s\) can't be cut"),
+        ([[1.0, 2.0, 3.0]] * 2, [[1.0, 2.0, 4.0]] * 2, {"method": "two-way-t", "block": 2}, "blocks of 2"),
+        ([[1.0, 2.0]] * 2, [[1.0, 2.0]] * 2, {"method": "two-way-t", "block": 2}, "at least two whole"),
+        ([1.0, 2.0], [1.0, 2.0], {"resamples": 10}, "at least 99"),
         ([1.0, 2.0], [1.0, 2.0], {"method": "welch"}, "must be one of paired-t"),
         ([1.0, 2.0], [1.0, 2.0], {"margin": 0.0}, "margin"),
         ([1.0, 2.0], [1.0, 2.0], {"margin": 1.0, "lower_is_better": False}, "below 1"),
@@ -262,6 +276,19 @@ def test_power_is_the_share_of_studies_that_establish_it():
     assert power(5, 0.006, true_difference=0.002) == pytest.approx(share, abs=0.03)
 
 
+def test_power_takes_a_margin_below_where_higher_is_better():
+    assert power(6, 0.004, margin=0.01, lower_is_better=False) > power(6, 0.004, margin=0.01)
+    assert seeds_needed(1.0, margin=1 - 1 / math.e, lower_is_better=False) == seeds_needed(1.0, margin=LIMIT_ONE)
+
+
+def test_a_true_difference_at_the_margin_is_refused_in_time():
+    with pytest.raises(ValueError, match="lies at the margin"):
+        seeds_needed(0.5, true_difference=math.log(1.01) - 1e-6)
+    for target in (0.0, 1.0):
+        with pytest.raises(ValueError, match="target power"):
+            seeds_needed(0.5, target=target)
+
+
 def test_no_number_of_seeds_rescues_a_difference_beyond_the_margin():
     with pytest.raises(ValueError, match="no number of seeds"):
         seeds_needed(0.001, true_difference=0.01)
@@ -273,6 +300,14 @@ def test_the_worked_example_of_the_docs_is_true():
     text = (Path(__file__).parents[2] / "docs" / "noninferiority.md").read_text(encoding="utf-8")
     lines = re.findall(r"^seeds_needed\((.*?)\)\s+# (\d+) pairs", text, re.M)
     assert len(lines) == 3
+    assert "`seeds_needed(0.006, true_difference=0.005)` is 11." in text
+    assert seeds_needed(0.006, true_difference=0.005) == 11
+    published_sd = (0.02095 - 0.00841) * math.sqrt(3) / stats.t.ppf(0.95, 2)
+    assert published_sd == pytest.approx(0.0074, abs=5e-5)
+    pairs = int(re.search(r"80 % power takes (\d+) pairs", text)[1])
+    logs = math.log1p(0.00841), math.log1p(0.02095)
+    sd = (logs[1] - logs[0]) * math.sqrt(3) / stats.t.ppf(0.95, 2)
+    assert seeds_needed(sd, true_difference=logs[0]) == pairs
     for written, pairs in lines:
         sd, _, rest = written.partition(", true_difference=")
         assert seeds_needed(float(sd), true_difference=float(rest or 0)) == int(pairs)

@@ -12,6 +12,7 @@ rule judge:
     input:
         tables=ALL_TABLES,
         claims="configs/claims.yaml",
+        studies=expand("configs/studies/{study}.yaml", study=STUDIES),
     output:
         f"{RESULTS}/claims.csv",
         f"{RESULTS}/bounds.csv",

@@ -1,7 +1,8 @@
 """One-sided bounds of paired comparisons by several methods, beside the verdict that rests on one of them.
 
-``configs/claims.yaml`` lists the comparisons under ``bounds``. Each is judged by the paired t bound, the primary one,
-by the exact sign-flip test, and by percentile and BCa bootstrap bounds. A method that cannot reach its level with so
+``configs/claims.yaml`` lists the comparisons under ``bounds``. Each is judged by every method of
+:mod:`.noninferiority`: the paired t bound is the primary one, the others stand beside it. Methods that treat segments
+of the evaluation text as a second factor need the measure that holds them. A method that cannot reach its level with so
 few seeds says so in place of a number.
 """
 
@@ -13,16 +14,16 @@ import yaml
 from pydantic import Field
 
 from thinwire_lab.analysis.evidence import EvidenceError, Summaries
-from thinwire_lab.analysis.noninferiority import Method, noninferiority
+from thinwire_lab.analysis.noninferiority import Method, NonInferiority, noninferiority
 from thinwire_lab.analysis.summarise import read_table
 from thinwire_lab.config import Strict
+from thinwire_lab.statistics.limits import METHODS, TWO_FACTORS
 from thinwire_lab.tables import write_rows
 
 COLUMNS = (
     "study", "measure", "baseline", "candidate", "method", "n", "estimate", "upper_bound", "level", "p_value", "margin",
     "verdict", "reason",
 )  # fmt: skip
-METHODS: tuple[Method, ...] = ("paired-t", "sign-flip", "percentile", "bca")
 SEED = 20260519
 """Of the resampling generator, so that the table is the same bytes each time."""
 
@@ -32,10 +33,17 @@ class Comparison(Strict):
 
     study: str
     measure: str
+    segments: str = Field(default="", description="the same measure kept by segment, for methods with two factors")
+    block: int = Field(default=1, ge=1, description="adjacent segments that are averaged into one")
     margin: float = Field(gt=0, description="relative, 0.01 is 1 %")
     baseline: str = Field(description="cell")
     candidates: list[str] = Field(description="cells")
     alpha: float = Field(default=0.05, description="one-sided")
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """All methods, or without segments those with one factor."""
+        return METHODS if self.segments else tuple(method for method in METHODS if method not in TWO_FACTORS)
 
 
 def write_bounds(claims_yaml: Path, summaries: Path, out: Path) -> None:
@@ -48,20 +56,34 @@ def write_bounds(claims_yaml: Path, summaries: Path, out: Path) -> None:
     write_rows(out, COLUMNS, rows)
 
 
+def _judged(asked: Comparison, candidate: str, tables: Summaries, method: Method) -> NonInferiority:
+    """One comparison by one method. Raises EvidenceError where the cells were not measured with a seed in common."""
+    pair = (asked.baseline, candidate)
+    options = {"margin": asked.margin, "alpha": asked.alpha, "rng": np.random.default_rng(SEED)}
+    if method not in TWO_FACTORS:
+        base, ours = (tables.by_seed(cell, asked.measure) for cell in pair)
+        shared = sorted(base.keys() & ours.keys())
+        if not shared:
+            raise EvidenceError("the two cells have no seed in common")
+        arms = [base[seed] for seed in shared], [ours[seed] for seed in shared]
+        return noninferiority(*arms, method=method, **options)  # type: ignore[arg-type]
+    first, second = (tables.by_segment(cell, asked.segments) for cell in pair)
+    shared = sorted(first.keys() & second.keys())
+    if not shared:
+        raise EvidenceError("the two cells have no seed in common")
+    segments = sorted(first[shared[0]])
+    left, right = ([[by_seed[seed][name] for name in segments] for seed in shared] for by_seed in (first, second))
+    return noninferiority(left, right, method=method, block=asked.block, **options)  # type: ignore[arg-type]
+
+
 def _rows(asked: Comparison, candidate: str, summaries: Path) -> list[tuple[object, ...]]:
     tables = Summaries(summaries, asked.study)
-    try:
-        base, mine = (tables.by_seed(cell, asked.measure) for cell in (asked.baseline, candidate))
-    except EvidenceError:
-        return []
-    shared = sorted(base.keys() & mine.keys())
-    if not shared:
-        return []
-    pairs = [base[seed] for seed in shared], [mine[seed] for seed in shared]
     rows: list[tuple[object, ...]] = []
-    for method in METHODS:
-        rng = np.random.default_rng(SEED)
-        found = noninferiority(*pairs, margin=asked.margin, alpha=asked.alpha, method=method, rng=rng)
+    for method in asked.methods:
+        try:
+            found = _judged(asked, candidate, tables, method)
+        except EvidenceError:
+            continue
         numbers = ["" if np.isnan(value) else value for value in (found.upper_bound, 1 - asked.alpha, found.p_value)]
         rows.append(
             (asked.study, asked.measure, asked.baseline, candidate, method, found.n, found.estimate, *numbers,

@@ -5,7 +5,7 @@
 one found at laptop scale says nothing of the paper's models. A failing claim is a result, not an error.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +14,22 @@ import yaml
 from pydantic import Field, ValidationError, field_validator
 
 from thinwire_lab.analysis.evidence import EvidenceError, Summaries
-from thinwire_lab.analysis.rules import Finding, NotTested, Rule
+from thinwire_lab.analysis.rules import Finding, NotEstablished, NotTested, Rule
 from thinwire_lab.analysis.summarise import read_table
-from thinwire_lab.config import ConfigError, Scale, Strict
+from thinwire_lab.config import ConfigError, Protocol, Scale, Strict
 from thinwire_lab.tables import write_rows
 
 COLUMNS = (
     *("id", "verdict", "study", "cell", "scale", "n", "unit", "estimate", "lower", "upper", "level", "rule", "reason"),
 )
+
+
+Protocols = Callable[[str, Collection[str]], tuple[Protocol | None, str]]
+"""(study, deciding cells) -> the study's protocol, if it has one, and why it doesn't cover these cells, if so."""
+
+
+def _no_protocol(study: str, cells: Collection[str]) -> tuple[Protocol | None, str]:
+    return None, ""
 
 
 class Published(Strict):
@@ -80,15 +88,36 @@ def load_answers(path: Path) -> dict[str, str]:
     return {str(study): " ".join(str(text).split()) for study, text in content.get("answers", {}).items()}
 
 
-def _decide(claim: Claim, summaries: Path, scale: str, fresh: Callable[[str], bool]) -> Finding:
+def _unregistered(claim: Claim, tables: Summaries, scale: str, cells: Sequence[str], protocols: Protocols) -> str:
+    """Why a claim that is judged under a protocol was not measured under it; empty where it was, or needs none."""
+    protocol, objection = protocols(claim.study, cells)
+    if protocol is None or claim.id not in protocol.claims or objection:
+        return objection if protocol is not None and claim.id in protocol.claims else ""
+    if isinstance(claim.rule, NotEstablished):
+        rule = (claim.rule.measure, claim.rule.margin, claim.rule.alpha, claim.rule.method)
+        fixed = (protocol.measure, protocol.margin, protocol.alpha, protocol.method)
+        if rule != fixed:
+            return f"the rule judges {rule}, the protocol {fixed}"
+    wanted = sorted(next((seeds for at, seeds in protocol.seeds.items() if at == scale), []))
+    for cell in cells:
+        seeds = sorted(tables.by_seed(cell, protocol.measure))
+        if seeds != wanted:
+            return f"the cell {cell} has the seeds {seeds}, the protocol {wanted}"
+    return ""
+
+
+def _decide(claim: Claim, summaries: Path, scale: str, fresh: Callable[[str], bool], protocols: Protocols) -> Finding:
     if isinstance(claim.rule, NotTested):
         return Finding("not tested", claim.rule.reason)
     cells = {str(at): roles for at, roles in claim.cells.items()}.get(scale)
     if cells is None:
         return Finding("not tested", f"no cell decides this claim at {scale} scale")
-    planned = "; ".join(dict.fromkeys(cell for group in cells.values() for cell in group))
+    deciding = list(dict.fromkeys(cell for group in cells.values() for cell in group))
+    planned, tables = "; ".join(deciding), Summaries(summaries, claim.study)
     try:
-        finding = claim.rule.decide(Summaries(summaries, claim.study), cells)
+        finding = claim.rule.decide(tables, cells)
+        if unregistered := _unregistered(claim, tables, scale, deciding, protocols):
+            raise EvidenceError(unregistered)
     except EvidenceError as error:
         return Finding("not tested", str(error), cell=planned)
     if not fresh(claim.study):
@@ -97,14 +126,20 @@ def _decide(claim: Claim, summaries: Path, scale: str, fresh: Callable[[str], bo
 
 
 def judge(
-    claims_yaml: Path, summaries: Path, scale: str, out: Path, fresh: Callable[[str], bool]
+    claims_yaml: Path,
+    summaries: Path,
+    scale: str,
+    out: Path,
+    fresh: Callable[[str], bool],
+    protocols: Protocols = _no_protocol,
 ) -> list[tuple[Claim, Finding]]:
     """Judge every claim from ``summaries`` (one folder a study), write ``out`` and return the findings.
 
-    ``fresh`` says whether a study's summaries come from the present code. Columns of the CSV are ``COLUMNS``; fields
+    ``fresh`` says whether a study's summaries come from the present code, ``protocols`` what was fixed before its runs:
+    a claim under a protocol that changed, or came late, is not tested. Columns of the CSV are ``COLUMNS``; fields
     are empty where nothing was tested, and shares are fractions. Raises ConfigError for a bad ``claims_yaml``.
     """
-    findings = [(claim, _decide(claim, summaries, scale, fresh)) for claim in load_claims(claims_yaml)]
+    findings = [(claim, _decide(claim, summaries, scale, fresh, protocols)) for claim in load_claims(claims_yaml)]
     rows = []
     for claim, found in findings:
         numbers = (found.estimate, found.lower, found.upper, found.level)

@@ -46,6 +46,17 @@ class Summaries:
             raise EvidenceError(f"{self.study} has no {measure}{where} in the cell {cell}")
         return {int(seed): float(value) for seed, value in zip(mine["seed"], mine["value"], strict=True)}
 
+    def by_segment(self, cell: str, measure: str) -> dict[int, dict[str, float]]:
+        """Seed -> scope -> value of a measure that was kept by scope. Raises EvidenceError as :meth:`by_seed` does."""
+        seeds = self._both("seeds.csv")
+        mine = seeds[(seeds["cell"] == cell) & (seeds["measure"] == measure) & (seeds["scope"] != "all")]
+        if mine.empty:
+            raise EvidenceError(f"{self.study} has no {measure} by scope in the cell {cell}")
+        found: dict[int, dict[str, float]] = {}
+        for seed, scope, value in zip(mine["seed"], mine["scope"], mine["value"], strict=True):
+            found.setdefault(int(seed), {})[str(scope)] = float(value)
+        return found
+
     def by_step(self, cell: str, metric: str, scope: str = "all", from_step: int = 0) -> list[float]:
         """Values of a metric by step, averaged over the seeds of a cell. Raises EvidenceError where there are none."""
         curves = self._both("curves.csv")

@@ -84,7 +84,7 @@ straddles the rule, or a single run gave none; <em>not tested</em> and <em>stale
 <section id="{{ study.name }}">
 <h2>{{ study.title }}</h2>
 <p class="question">{{ study.question }}</p>
-<p class="answer">{{ study.answer }}</p>
+{% if study.answer %}<p class="answer">{{ study.answer }}</p>{% endif %}
 {% for figure in study.figures %}
 <figure><img src="data:image/png;base64,{{ figure.png }}" alt="{{ figure.caption }}">
 <figcaption>{{ figure.caption }} Scale: {{ scale }}.</figcaption></figure>

@@ -249,6 +249,7 @@ class NotEstablished(Strict):
     scope: str = "all"
     margin: float = 0.01
     alpha: float = 0.05
+    method: Literal["paired-t"] = Field(default="paired-t", description="of the bound; power is of the same")
     power: float = Field(default=0.8, description="needed at a true difference of 0")
 
     @property
