@@ -50,10 +50,10 @@ def comparisons(tables):
                 continue
             pair = [[values[seed] for seed in shared] for values in arms]
             cut = [table_of(plots.where(parts, text=text, arm=key)).reindex(shared) for key in (BASELINE, arm)]
-            yield f"{name}\n{title}", pair, cut
+            yield f"{name}, {title} (n = {len(shared)})", pair, cut
 
 
-def row(ax, place, method, result, first):
+def row(ax, place, method, result):
     """One method's estimate and bound."""
     primary = method == "paired-t"
     weight = "bold" if primary else "normal"
@@ -61,37 +61,41 @@ def row(ax, place, method, result, first):
         ax.plot(result.estimate, place, marker="D", color=plots.PUBLISHED, markerfacecolor="white", linestyle="none")
         said = "no bound with so few seeds"
     else:
-        ax.plot([result.estimate, result.upper_bound], [place, place], color=plots.INK, linewidth=2.0 if primary else 1)
+        ax.plot(
+            [result.estimate, result.upper_bound],
+            [place, place],
+            color=plots.INK,
+            linestyle="-",
+            linewidth=2.0 if primary else 1,
+        )
         ax.plot(result.upper_bound, place, marker="|", color="#c0561f", markersize=9, markeredgewidth=1.6)
         face = plots.INK if primary else "white"
         ax.plot(result.estimate, place, marker="D", color=plots.INK, markerfacecolor=face, linestyle="none")
         said = f"{result.upper_bound_percent:+.2f} %, {result.verdict}"
-    if first:
-        said = f"n = {result.n}: {said}"
     ax.annotate(said, (1.01, place), xycoords=("axes fraction", "data"), fontsize=6, va="center", fontweight=weight)
 
 
 def draw(ax, tables, published):
     place, labels, ends = 0.0, [], [0.0]
     for title, pair, cut in comparisons(tables):
-        for index, method in enumerate(METHODS):
+        heading = {"fontsize": 7, "fontweight": "bold", "va": "center"}
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+        ax.annotate(title, (0.005, place), xycoords=("axes fraction", "data"), bbox=box, **heading)
+        place += 1
+        for method in METHODS:
             result = judged(method, pair, cut)
             if result is None:
                 continue
-            row(ax, place, method, result, index == 0)
-            labels.append((place, f"{title.splitlines()[0]}, {method}" if index == 0 else method))
-            if index == 0:
-                ax.annotate(
-                    title.splitlines()[1], (0.005, place), xycoords=("axes fraction", "data"), fontsize=6.5, va="center"
-                )
+            row(ax, place, method, result)
+            labels.append((place, method))
             ends += [value for value in (result.estimate, result.upper_bound) if math.isfinite(value)]
             place += 1
-        place += 0.7
+        place += 0.4
     if not labels:
         plots.blank(ax)
         return
     mean, upper = (math.log1p(plots.headline(published, name)) for name in ("quality_mean", "quality_bound"))
-    ax.plot([mean, upper], [place, place], color="#777777", linewidth=2.0)
+    ax.plot([mean, upper], [place, place], color="#777777", linestyle="-", linewidth=2.0)
     ax.plot(mean, place, marker="s", color="#777777", linestyle="none")
     ax.plot(upper, place, marker="|", color="#777777", markersize=9, markeredgewidth=1.6)
     ax.annotate(
@@ -103,10 +107,12 @@ def draw(ax, tables, published):
     )
     labels.append((place, "published"))
     ax.axvline(0, color="0.5", linewidth=0.8)
-    plots.published_line(ax, math.log1p(plots.headline(published, "quality_margin")), "margin", horizontal=False)
+    margin = math.log1p(plots.headline(published, "quality_margin"))
+    ax.axvline(margin, color=plots.PUBLISHED, linewidth=1.0, linestyle=(0, (4, 2)), zorder=1)
+    ax.annotate("margin", (margin, 1.0), xycoords=("data", "axes fraction"), va="bottom", ha="center", fontsize=6.5)
     ends += [upper]
     span = max(ends) - min(ends)
-    ax.set_xlim(min(ends) - 0.25 * span, max(ends) + 0.05 * span)
+    ax.set_xlim(min(ends) - 0.08 * span, max(ends) + 0.05 * span)
     ax.set_yticks([at for at, _ in labels], labels=[text for _, text in labels], fontsize=6.5)
     ax.set_ylim(place + 0.8, -0.8)
     ax.set_xlabel("log-ratio of held-out bits per byte against global backpropagation (positive: worse)")
@@ -115,7 +121,7 @@ def draw(ax, tables, published):
 def main():
     asked = plots.arguments()
     tables = plots.read_tables(asked.summaries, "local_learning")
-    height = 1.2 + 0.145 * sum(len(METHODS) + 0.7 for _ in comparisons(tables))
+    height = 1.2 + 0.145 * sum(len(METHODS) + 1.4 for _ in comparisons(tables))
     figure, ax = plots.start(__file__, 7.2, max(2.4, height))
     draw(ax, tables, asked.published)
     plots.save(

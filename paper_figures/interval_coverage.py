@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from thinwire_lab.analysis import plots
 
 NOMINAL = 0.95
@@ -12,18 +14,32 @@ NAMES = {
     "two-way-t": "two-way t",
     "pooled": "t over all cells (wrong)",
     "crossed": "crossed bootstrap",
-    "percentile": "percentile, over seeds",
     "bca": "BCa",
 }
-LOOKS = ("paired-t", "percentile", "bca", "bootstrap-t", "sign-flip", "basic", "two-way-t", "crossed", "pooled")
+LOOKS = {
+    "paired-t": 0,
+    "percentile": 1,
+    "bca": 2,
+    "bootstrap-t": 3,
+    "sign-flip": 4,
+    "basic": 5,
+    "two-way-t": 6,
+    "crossed": 2,
+    "pooled": 5,
+}
 
 
 def rows_of(tables, metric, **axes):
     return plots.where(tables.curve(metric, None), **axes)
 
 
+def kept(rows, wanted):
+    """The rows whose number of pairs is wanted."""
+    return rows.loc[np.array([wanted(step) for step in rows["step"]], dtype=bool)]
+
+
 def look_of(method):
-    look = plots.style(LOOKS.index(method))
+    look = plots.style(LOOKS[method])
     return {**look, "linewidth": 2.0 if method in ("paired-t", "two-way-t") else 1.1, "markersize": 4}
 
 
@@ -39,11 +55,11 @@ def lines(ax, tables, metric, methods, **axes):
     )
     for method in methods:
         mine = shown[shown["scope"] == method].sort_values("step")
-        mine = mine[[lost.get((method, step), 0) < 1 for step in mine["step"]]]
+        mine = kept(mine, lambda step, name=method: lost.get((name, step), 0) < 1)
         look = look_of(method)
         ax.plot(mine["step"], mine["mean"], **{**look, "marker": ""}, label="_")
         for filled in (True, False):
-            some = mine[[(refused.get((method, step), 0) > 0) != filled for step in mine["step"]]]
+            some = kept(mine, lambda step, name=method, full=filled: (refused.get((name, step), 0) == 0) == full)
             ax.plot(
                 some["step"],
                 some["mean"],
@@ -63,10 +79,12 @@ def coverage(ax, tables, title, methods, **axes):
     ax.set_title(title)
     if not lines(ax, tables, "coverage", methods, **axes):
         return
-    errors = rows_of(tables, "coverage_error", **axes)
-    errors = errors[errors["scope"] == methods[0]].sort_values("step")
-    batches = float(errors["n"].iloc[0]) if len(errors) else 1.0
-    widths = 2 * errors["mean"] / math.sqrt(batches)
+    found, errors = (rows_of(tables, name, **axes) for name in ("coverage", "coverage_error"))
+    found, errors = (rows[rows["scope"] == methods[0]].sort_values("step") for rows in (found, errors))
+    # the errors are of the coverage found; the band is about the nominal one
+    shares = found["mean"].to_numpy().clip(0.01, 0.99)
+    scale = np.sqrt(NOMINAL * (1 - NOMINAL) / (shares * (1 - shares)))
+    widths = 2 * errors["mean"].to_numpy() * scale / math.sqrt(float(errors["n"].max()))
     ax.fill_between(errors["step"], NOMINAL - widths, NOMINAL + widths, color="0.85", linewidth=0, zorder=0)
     ax.axhline(NOMINAL, color="0.5", linewidth=0.8, zorder=0)
     ax.set_ylim(min(0.65, float(rows_of(tables, "coverage", **axes)["mean"].min()) - 0.02), 1.0)
@@ -75,7 +93,7 @@ def coverage(ax, tables, title, methods, **axes):
 def main():
     asked = plots.arguments()
     tables = plots.read_tables(asked.summaries, "interval_coverage")
-    figure, axes = plots.start(__file__, 7.2, 5.0, mosaic=["abc", "def"])
+    figure, axes = plots.start(__file__, 7.2, 5.0, mosaic=[list("abc"), list("def")])
     coverage(axes["a"], tables, "a  Normal", ONE_WAY, part="seeds", shape="normal")
     coverage(axes["b"], tables, "b  Right-skewed", ONE_WAY, part="seeds", shape="right_skew")
     coverage(axes["c"], tables, "c  Heavy tails", ONE_WAY, part="seeds", shape="heavy")
@@ -89,8 +107,10 @@ def main():
         axes[name].set_ylabel("coverage")
     for name in "def":
         axes[name].set_xlabel("seed pairs")
-    axes["f"].legend(fontsize=6, loc="lower right")
-    axes["e"].legend(fontsize=6, loc="lower right")
+    for panels in ("abc", "de"):
+        drawn = [axes[name] for name in panels if axes[name].get_legend_handles_labels()[1]]
+        for ax in drawn[:1]:
+            ax.legend(fontsize=6, loc="lower right")
     plots.save(figure, __file__, asked, "Each point: independent batches of simulated studies.")
 
 

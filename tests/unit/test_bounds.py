@@ -85,4 +85,4 @@ def test_the_table_is_the_same_bytes_each_time(table, tmp_path):
     first = (tmp_path / "bounds.csv").read_bytes()
     table(pairs)
     assert (tmp_path / "bounds.csv").read_bytes() == first
-    assert len(read_summary(tmp_path / "s" / "seeds.csv")) == 10
+    assert len(read_summary(tmp_path / "s" / "seeds.csv")) == 40

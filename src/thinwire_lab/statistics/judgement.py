@@ -63,7 +63,8 @@ def _two_factors(table: Floats, asked: _Asked) -> resampling.Bounds:
     values = table[None]
     if asked.method == "two-way-t":
         return twoway.two_way_t(values, asked.limit, asked.alpha)
-    crossed = twoway.crossed_resamples(*table.shape, asked.resamples, asked.generator())
+    seeds, segments = table.shape
+    crossed = twoway.crossed_resamples(seeds, segments, asked.resamples, asked.generator())
     return twoway.crossed(values, asked.limit, asked.alpha, crossed)
 
 
