@@ -17,7 +17,7 @@ NAMES = {
 TEXTS = {"enwiki": "enwiki slice", "enwik8": "enwik8", "stories": "children's stories", "tinystories": "TinyStories"}
 METHODS = ("paired-t", "two-way-t", "crossed", "bootstrap-t", "bca", "sign-flip")
 BLOCK = 4
-"""Adjacent segments that are averaged into one, where they are as many."""
+"""Adjacent segments that are averaged into one; without two whole blocks, methods with two factors have no row."""
 
 
 def table_of(rows):
@@ -30,11 +30,10 @@ def judged(method, seeds, segments):
     options = {"margin": 0.01, "method": method, "rng": np.random.default_rng(20260519)}
     if method not in ("two-way-t", "crossed"):
         return noninferiority(*seeds, **options)
-    if min(table.shape[1] for table in segments) < 2:
-        return None
     columns = segments[0].shape[1]
-    block = BLOCK if columns % BLOCK == 0 and columns >= 2 * BLOCK else 1
-    return noninferiority(*(table.to_numpy() for table in segments), block=block, **options)
+    if columns % BLOCK or columns < 2 * BLOCK:
+        return None
+    return noninferiority(*(table.to_numpy() for table in segments), block=BLOCK, **options)
 
 
 def comparisons(tables):

@@ -42,7 +42,8 @@ def scopes_of(study):
     known = {
         "patch_codec": ["published_zstd1", "relative", "pairs_raw"],
         "weight_sync": ["full", "patch", "published"],
-        "local_learning": ["rgc_async", "global_backprop", "global_backprop_1", "global_backprop_2"],
+        "local_learning": ["rgc_async", "global_backprop", "global_backprop_1", "global_backprop_2"]
+        + [f"segment_00{place}" for place in range(4)],
         "interval_coverage": ["paired-t", "two-way-t", "percentile", "crossed", "bootstrap-t", "pooled"],
     }
     return sorted({"all", *named, *known.get(study, [])})

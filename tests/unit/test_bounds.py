@@ -71,6 +71,11 @@ def test_a_measure_that_was_not_kept_by_segment_leaves_the_other_methods(table):
     assert not set(found.index) & set(TWO_FACTORS)
 
 
+def test_segments_that_make_no_two_blocks_leave_the_other_methods(table):
+    pairs = [(base, base * factor) for base, factor in zip(BASE, FACTORS, strict=True)]
+    assert not set(table(pairs, segments="by_segment", block=2).index) & set(TWO_FACTORS)
+
+
 def test_few_seeds_get_words_for_the_bootstrap_and_a_bound_for_t(table):
     found = table([(1.0, 1.01), (1.0, 1.02), (1.0, 1.015)])
     assert math.isfinite(found.loc["paired-t", "upper_bound"])

@@ -57,7 +57,7 @@ def write_bounds(claims_yaml: Path, summaries: Path, out: Path) -> None:
 
 
 def _judged(asked: Comparison, candidate: str, tables: Summaries, method: Method) -> NonInferiority:
-    """One comparison by one method. Raises EvidenceError where the cells were not measured with a seed in common."""
+    """One comparison by one method. Raises EvidenceError where the cells have no seed or too few segments in common."""
     pair = (asked.baseline, candidate)
     options = {"margin": asked.margin, "alpha": asked.alpha, "rng": np.random.default_rng(SEED)}
     if method not in TWO_FACTORS:
@@ -72,6 +72,10 @@ def _judged(asked: Comparison, candidate: str, tables: Summaries, method: Method
     if not shared:
         raise EvidenceError("the two cells have no seed in common")
     segments = sorted(first[shared[0]])
+    if any(set(by_seed[seed]) != set(segments) for by_seed in (first, second) for seed in shared):
+        raise EvidenceError("the arms were scored on different segments")
+    if len(segments) % asked.block or len(segments) < 2 * asked.block:
+        raise EvidenceError(f"{len(segments)} segments can't be cut into two or more blocks of {asked.block}")
     left, right = ([[by_seed[seed][name] for name in segments] for seed in shared] for by_seed in (first, second))
     return noninferiority(left, right, method=method, block=asked.block, **options)  # type: ignore[arg-type]
 
