@@ -191,6 +191,16 @@ def test_an_answer_whose_claim_was_not_tested_says_so(project):
     assert "Not answered at this scale: kept_weights has no kept in the cell part=none." in written(project)
 
 
+def test_an_answer_may_quote_a_mean_of_the_study(project):
+    claims = project / "configs/claims.yaml"
+    place = "part=rest,lr=3e-06|all|kept"
+    claims.write_text(claims.read_text().replace("{K-kept.estimate}", f"{{totals[{place}]}}"))
+    judged(project)
+    assert re.search(r"50\.1[12] % of the weights", written(project))
+    claims.write_text(claims.read_text().replace("part=rest", "part=none"))
+    assert "Not answered at this scale: part=none,lr=3e-06, all, kept was not measured." in written(project)
+
+
 def test_a_report_on_other_claims_is_refused(project):
     judged(project)
     claims = project / "configs/claims.yaml"

@@ -114,13 +114,19 @@ def test_the_deciding_cells_at_laptop_scale_have_the_seeds_that_an_interval_need
                     assert len([row for row in rows if row.cell == cell]) >= 2, (claim.id, cell)
 
 
-def test_every_study_with_claims_has_an_answer_made_of_them():
+def test_every_study_has_an_answer_made_of_its_own_claims_or_means():
     answers = load_answers(CONFIGS / "claims.yaml")
-    assert set(answers) == {claim.study for claim in CLAIMS}
+    assert set(answers) == set(STUDIES)
     owner = {claim.id: claim.study for claim in CLAIMS}
     for study, template in answers.items():
-        named = [field.partition(".") for _, field, _, _ in string.Formatter().parse(template) if field]
-        assert named
+        fields = [field for _, field, _, _ in string.Formatter().parse(template) if field]
+        assert fields
+        for field in (field for field in fields if field.startswith("totals[")):
+            cell, _, measure = field.removeprefix("totals[").removesuffix("]").split("|")
+            assert measure in {known.name for known in STUDY[study].measures}
+            for scale in SCALES:
+                assert cell in {row.cell for row in planned(study, scale)}
+        named = [field.partition(".") for field in fields if not field.startswith("totals[")]
         for claim, _, field in named:
             assert owner[claim] == study
             assert field in ("estimate", "lower", "upper", "n", "verdict", "found")

@@ -134,6 +134,23 @@ def test_a_one_sided_95_bound_is_the_end_of_a_two_sided_90_interval():
     )
 
 
+def test_scipy_gives_two_values_an_interval_from_one_to_the_other_and_we_none():
+    theirs = stats.bootstrap(
+        (np.array([0.2, 0.9]),), np.mean, method="BCa", n_resamples=999, rng=np.random.default_rng(0)
+    ).confidence_interval
+    assert (theirs.low, theirs.high) == (0.2, 0.9)
+    ours = noninferiority([1.0, 1.0], np.exp([0.2, 0.9]), method="bca", rng=np.random.default_rng(0))
+    assert (ours.verdict, math.isnan(ours.upper_bound)) == ("infeasible", True)
+
+
+@pytest.mark.parametrize("method", [*METHODS, "bootstrap_t"])
+def test_what_a_bound_adds_to_the_mean_scales_with_the_differences(method):
+    # mayer79/confintr issue 2: a standard deviation where a variance was expected
+    values = np.random.default_rng(12).normal(size=7)
+    plain, wide = upper(method, values, 0.05) - values.mean(), upper(method, 10 * values, 0.05) - 10 * values.mean()
+    assert wide == pytest.approx(10 * plain)
+
+
 def test_textbook_bootstrap_t_of_five_values():
     values = np.array([FIVE])
     quotients = resampling.studentised(values, enumerated(5))

@@ -100,6 +100,15 @@ def _tables(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
+def _means(folder: Path) -> dict[str, str]:
+    """Means of a study for its answer: ``CELL|SCOPE|MEASURE`` -> text."""
+    paths = [folder / name for name in ("totals.csv", "clock_totals.csv") if (folder / name).exists()]
+    rows = [row for path in paths for row in records(read_summary(path))]
+    return {
+        f"{row['cell']}|{row['scope']}|{row['measure']}": number(float(row["mean"]), str(row["unit"])) for row in rows
+    }
+
+
 def _bounds(path: Path, study: str) -> list[dict[str, str]]:
     """One-sided bounds of the study's paired comparisons, a row for each method."""
     rows = [row for row in records(read_bounds(path)) if row["study"] == study] if path.exists() else []
@@ -182,7 +191,10 @@ def report(
     verdicts = [_verdict_row(row, claims[row["id"]]) for row in records(table)]
     answers = load_answers(configs / "claims.yaml")
     sections = [
-        {**_study(name, folder, verdicts, configs, docs), "answer": answer(answers.get(name, ""), table)}
+        {
+            **_study(name, folder, verdicts, configs, docs),
+            "answer": answer(answers.get(name, ""), table, _means(folder / "summaries" / name)),
+        }
         for name in studies
     ]
     page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True).from_string(PAGE)

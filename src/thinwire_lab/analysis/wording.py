@@ -43,16 +43,22 @@ def found(row: Mapping[str, object]) -> str:
     return f"{text} [{number(lower, unit)}, {number(upper, unit)}]"
 
 
-def answer(template: str, verdicts: pd.DataFrame) -> str:
+def answer(template: str, verdicts: pd.DataFrame, totals: Mapping[str, str] | None = None) -> str:
     """Fill a one-sentence answer such as ``{P-sparsity-step.estimate} of the weights ...`` from verdicts.
 
-    Fields are ``estimate``, ``lower``, ``upper``, ``n``, ``verdict`` and ``found`` of a claim's row. Where a claim that
-    the sentence needs was not tested, the answer says that instead. Raises ValueError for a claim that doesn't exist.
+    Fields are ``estimate``, ``lower``, ``upper``, ``n``, ``verdict`` and ``found`` of a claim's row, or
+    ``{totals[CELL|SCOPE|MEASURE]}``, a mean of the study's own. Where a claim that the sentence needs was not tested,
+    or a mean was not measured, the answer says that instead. Raises ValueError for a claim that doesn't exist.
     """
     rows = {str(row["id"]): row for row in records(verdicts)}
-    values = {}
+    values: dict[str, Any] = {"totals": totals or {}}
     for _, field, _, _ in string.Formatter().parse(template):
         if field is None:
+            continue
+        if field.startswith("totals["):
+            place = field.removeprefix("totals[").removesuffix("]")
+            if place not in values["totals"]:
+                return f"Not answered at this scale: {place.replace('|', ', ')} was not measured."
             continue
         name = field.partition(".")[0]
         if name not in rows:
