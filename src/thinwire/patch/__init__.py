@@ -9,10 +9,12 @@ from thinwire.patch.bits import State
 from thinwire.patch.digest import state_digest
 from thinwire.patch.frame import decode, decode_anchor, encode, encode_anchor
 from thinwire.patch.patch import FrameError, Patch, apply, diff
+from thinwire.patch.running import RunningDigest, running_digest
 
 __all__ = [
     "FrameError",
     "Patch",
+    "RunningDigest",
     "State",
     "apply",
     "decode",
@@ -20,5 +22,6 @@ __all__ = [
     "diff",
     "encode",
     "encode_anchor",
+    "running_digest",
     "state_digest",
 ]
