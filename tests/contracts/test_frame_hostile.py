@@ -338,7 +338,9 @@ CONTEXT_HEADER = inspect(FRAMES["context"]).header
 
 def context_frame(header=CONTEXT_HEADER, payload=None):
     digests = Digests(DIGEST, PATCH.target_digest)
-    return seal("patch", "context", digests, header.write(), [bytes(CONTEXT.payload) if payload is None else payload], 1)
+    return seal(
+        "patch", "context", digests, header.write(), [bytes(CONTEXT.payload) if payload is None else payload], 1
+    )
 
 
 def with_model(**fields):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from thinwire.patch import apply, decode, diff, encode, segments, state_digest
 from thinwire.patch.bits import DTYPES, bits_of
-from thinwire.patch.frame import inspect
+from thinwire.patch.frame import inspect, moves
 from thinwire.patch.model import grouped
 from thinwire.patch.segments import END, Piece, bucket_rule, cut_segments
 
@@ -102,3 +102,26 @@ def test_any_changes_of_any_dtype_come_back(data):
     base, target = {"w": old}, {"w": fresh}
     result = apply(base, decode(encode(diff(base, target), base, "context"), base))
     np.testing.assert_array_equal(bits_of(result["w"]), bits_of(fresh))
+
+
+def stepped():
+    """Return two versions whose moves are 1, 1, 2, 3, 4, 5, 8, 9, 300 and -70000 units in the last place."""
+    base = {"w": torch.full((40,), 1.0), "n": bf16([0x4000] * 4)}
+    target = {name: tensor.clone() for name, tensor in base.items()}
+    steps = np.array([1, -1, 2, -3, 4, 5, -8, 9, 300, -70000], dtype=np.int32)
+    bits_of(target["w"])[::4] += steps.view(np.uint32)
+    bits_of(target["n"])[2] += np.uint16(1)
+    return base, target
+
+
+@pytest.mark.parametrize("encoding", ["relative", "context"])
+def test_a_frame_tells_how_far_its_weights_move(encoding):
+    base, target = stepped()
+    frame = encode(diff(base, target), base, encoding)
+    assert moves(frame) == {1: 3, 2: 1, 4: 2, 8: 2, 16: 1, 512: 1, 1 << 17: 1}
+
+
+@pytest.mark.parametrize("encoding", ["absolute", "dense"])
+def test_a_frame_of_bits_does_not_tell(encoding):
+    base, target = stepped()
+    assert moves(encode(diff(base, target), base, encoding)) is None

@@ -25,10 +25,12 @@ from thinwire.patch.coding import (
 )
 from thinwire.patch.context import decode_context, encode_context
 from thinwire.patch.digest import DigestTree, digest_tree, state_digest
+from thinwire.patch.entropy import value_of
 from thinwire.patch.header import CODINGS, Header, TensorInfo, check_fits, read_header, row_of, split_payload
 from thinwire.patch.patch import FrameError, Patch, TensorPatch, check_base, check_patch, distinct_elements
 from thinwire.patch.running import RunningDigest, running_digest
 from thinwire.patch.streams import Row, pack_rows, pack_streams, unpack_rows, unpack_streams
+from thinwire.patch.values import folded_differences
 from thinwire.patch.wire import Digests, Envelope, seal, unseal
 
 ENCODINGS = ("auto", *CODINGS)
@@ -78,6 +80,34 @@ def inspect(frame: Any) -> FrameInfo:
         len(envelope.payload),
         header,
     )
+
+
+def moves(frame: Any) -> dict[int, int] | None:
+    """Return how many changes move their bit pattern how far, read without a base.
+
+    The key 1 counts moves by one, 2 by two, 4 by three or four, 8 by five to eight, and so on, in units of the last
+    place. None for a frame that holds changes as bits, which tell nothing without a base. Raises FrameError for a
+    harmed frame.
+    """
+    envelope = unseal(frame)
+    header = _header_of(envelope)
+    if envelope.kind == "anchor" or any(line.coding not in ("relative", "context") for line in header.tensors):
+        return None
+    found: dict[int, int] = {}
+    for model in header.models:
+        for token, count in enumerate(model.move_counts.sum(axis=0).tolist()):
+            reach = 1 << (int(value_of(token, np.uint64(0))) >> 1).bit_length()
+            found[reach] = found.get(reach, 0) + count
+    chunks, _, _ = split_payload(header, envelope.payload, [row_of(line) for line in header.whole])
+    streams = unpack_streams(chunks, header.stream_sizes(), 1)
+    try:
+        folded = folded_differences(streams[3], streams[4])
+    except ValueError as error:
+        raise FrameError(str(error)) from None
+    for move, count in zip(*np.unique(folded, return_counts=True), strict=True):
+        reach = 1 << ((max(1, int(move)) - 1) >> 1).bit_length()
+        found[reach] = found.get(reach, 0) + int(count)
+    return {reach: found[reach] for reach in sorted(found) if found[reach]}
 
 
 def _header_of(envelope: Envelope) -> Header:
