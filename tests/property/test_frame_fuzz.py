@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 _SPEC = importlib.util.spec_from_file_location("fuzz_frames", Path(__file__).parents[1] / "fuzz" / "fuzz_frames.py")
-assert _SPEC is not None and _SPEC.loader is not None
+assert _SPEC is not None
+assert _SPEC.loader is not None
 fuzz_frames = importlib.util.module_from_spec(_SPEC)
 
 
