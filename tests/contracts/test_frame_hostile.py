@@ -41,7 +41,7 @@ PUBLISHED = unseal(encode(PATCH, BASE, "published"))
 WIDER = {**TARGET, "c": torch.arange(6).reshape(2, 3), "d": torch.zeros(())}
 FRAMES = {word: encode(PATCH, BASE, word) for word in CODINGS}
 FRAMES["schema"] = encode(diff(BASE, {name: WIDER[name] for name in ("a", "c", "d")}), BASE)
-ANCHORS = {"planes": encode_anchor(BASE), "raw": encode_anchor(BASE, compress=False)}
+ANCHORS = {"coded": encode_anchor(BASE), "raw": encode_anchor(BASE, compress=False)}
 
 
 def read(frame):

@@ -9,7 +9,9 @@ from thinwire.patch.entropy import (
     SCALE,
     TOKENS,
     bit_length,
+    code_bytes,
     coding_tables,
+    decode_bytes,
     entropy_bits,
     extra_bits,
     put_bits,
@@ -85,3 +87,29 @@ def test_the_entropy_of_a_fair_and_of_a_sure_token():
     assert entropy_bits(counts) == pytest.approx(100)
     counts[1] = 0
     assert entropy_bits(counts) == 0
+
+
+@given(st.binary(min_size=1, max_size=300))
+def test_a_coded_row_comes_back(raw):
+    row = np.frombuffer(raw, dtype=np.uint8)
+    np.testing.assert_array_equal(decode_bytes(code_bytes(row), row.size), row)
+
+
+def test_a_coded_row_takes_its_entropy():
+    rng = np.random.default_rng(0)
+    row = rng.geometric(0.3, 200_000).astype(np.uint8)
+    entropy = entropy_bits(np.bincount(row, minlength=TOKENS))
+    assert entropy < 8 * len(code_bytes(row)) < 1.005 * entropy + 1000
+
+
+@given(st.data())
+def test_a_harmed_row_is_read_or_refused(data):
+    coded = bytearray(code_bytes(np.frombuffer(b"thin wire, thick weights" * 3, dtype=np.uint8)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        coded[data.draw(st.integers(0, len(coded) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.sampled_from([0, 1, 2, 40]))
+    try:
+        row = decode_bytes(bytes(coded)[: len(coded) - cut], 72)
+    except ValueError:
+        return
+    assert row.size == 72

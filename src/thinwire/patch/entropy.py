@@ -23,6 +23,8 @@ SCALE = 1 << SCALE_BITS
 LOWEST = 1 << 16
 """Least state between two tokens; words have 16 bits, so a state stays below 2^32."""
 STATE_BYTES = 4
+LANES = 4
+"""States of a coded byte row, which take turns: a processor works on several at once."""
 
 
 @kernel
@@ -135,3 +137,71 @@ def entropy_bits(counts: Counts) -> float:
     """Return the order-0 entropy of all tokens of ``counts`` (256,) together, in bits."""
     used = counts[counts > 0]
     return float(used.sum() * np.log2(used.sum()) - (used * np.log2(used)).sum()) if used.size else 0.0
+
+
+@kernel
+def _push_row(row: Any, shares: Any, starts: Any, states: Any, words: Any) -> int:
+    """Code ``row`` from its end into ``words`` from their end; return the place before the first word used."""
+    at = words.size - 1
+    for i in range(row.size - 1, -1, -1):
+        token = row[i]
+        states[i & 3], at = push(states[i & 3], starts[token], shares[token], words, at)
+    return at
+
+
+@kernel
+def _pull_row(words: Any, states: Any, shares: Any, starts: Any, slots: Any, row: Any) -> int:
+    """Restore ``row``; return the number of words used, -1 where words are missing."""
+    at = 0
+    for i in range(row.size):
+        state = states[i & 3]
+        slot = np.int64(state & np.uint64(SCALE - 1))
+        token = slots[slot]
+        row[i] = token
+        state = np.uint64(shares[token]) * (state >> np.uint64(SCALE_BITS)) + np.uint64(slot - np.int64(starts[token]))
+        if state < np.uint64(LOWEST):
+            if at >= words.size:
+                return -1
+            state = (state << np.uint64(16)) | np.uint64(words[at])
+            at += 1
+        states[i & 3] = state
+    return at
+
+
+def code_bytes(row: npt.NDArray[np.uint8]) -> bytes:
+    """Return ``row`` (at least one byte) coded by its own shares: the tokens and shares, four states, and the words."""
+    counts = np.bincount(row, minlength=TOKENS).astype(np.int64)
+    shares, starts, _ = coding_tables(counts[None])
+    used = np.flatnonzero(shares[0])
+    table = np.zeros(used.size, dtype=[("token", "u1"), ("share", "<u2")])
+    table["token"], table["share"] = used, shares[0, used]
+    states = np.full(LANES, LOWEST, dtype=np.uint64)
+    words = np.empty(row.size * SCALE_BITS // 16 + 2 * LANES, dtype="<u2")
+    before = _push_row(row, shares[0], starts[0], states, words)
+    head = bytes([used.size - 1]) + table.tobytes() + states.astype("<u4").tobytes()
+    return head + words[before + 1 :].tobytes()
+
+
+def decode_bytes(data: Any, size: int) -> npt.NDArray[np.uint8]:
+    """Return the ``size`` bytes that ``code_bytes`` coded; raises ValueError for anything that it would not write."""
+    view = memoryview(data)
+    count = view[0] + 1 if len(view) else 0
+    start = 1 + 3 * count
+    if count == 0 or len(view) < start + 4 * LANES or (len(view) - start) % 2:
+        raise ValueError("a coded row is cut")
+    table = np.frombuffer(view[1:start], dtype=[("token", "u1"), ("share", "<u2")])
+    shares = np.zeros(TOKENS, dtype=np.uint32)
+    shares[table["token"]] = table["share"]
+    rising = bool((np.diff(table["token"].astype(np.int64)) > 0).all())
+    if not rising or not table["share"].all() or int(shares.sum()) != SCALE:
+        raise ValueError("the shares of a coded row do not fill the scale, or a token stands twice")
+    starts = np.cumsum(shares, dtype=np.uint32) - shares
+    slots = np.repeat(np.arange(TOKENS, dtype=np.uint8), shares)
+    states = np.frombuffer(view[start : start + 4 * LANES], dtype="<u4").astype(np.uint64)
+    words = np.frombuffer(view[start + 4 * LANES :], dtype="<u2")
+    row = np.empty(size, dtype=np.uint8)
+    if bool((states < LOWEST).any()) or _pull_row(words, states, shares, starts, slots, row) != words.size:
+        raise ValueError("a coded row has words too few or too many")
+    if bool((states != LOWEST).any()):
+        raise ValueError("a coded row does not end where it began")
+    return row

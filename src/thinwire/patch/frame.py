@@ -3,7 +3,7 @@
 Encodings of a patch: ``published`` (the paper's layout, for comparison), ``absolute`` (positions and new bits),
 ``relative`` (positions and zigzag differences of bit patterns; smaller), ``context`` (both given what the base says;
 smallest), ``dense`` (XOR of whole tensors by byte planes). ``auto`` takes for each tensor what an estimate finds
-cheapest. An anchor is the whole state, as ``planes`` or ``raw``.
+cheapest. An anchor is the whole state, as ``coded`` byte planes (``planes`` in frames of version 1) or ``raw``.
 """
 
 from dataclasses import dataclass, replace
@@ -296,7 +296,7 @@ def encode_anchor(
     tree: DigestTree | None = None,
     running: RunningDigest | None = None,
 ) -> bytes:
-    """Return the whole ``state`` as a frame: byte planes under zstd, or the raw bytes; tied tensors are written once.
+    """Return the whole ``state`` as a frame: coded byte planes, or the raw bytes; tied tensors are written once.
 
     ``tree`` and ``running``: the digests of ``state`` where the caller holds them. Raises TypeError for a dtype that no
     frame carries.
@@ -305,7 +305,7 @@ def encode_anchor(
     ties = tied_groups(state)
     followers = {name for group in ties for name in group[1:]}
     whole = {name: tensor for name, tensor in state.items() if name not in followers}
-    encoding = "planes" if compress else "raw"
+    encoding = "coded" if compress else "raw"
     lines = _lines(whole, encoding)
     payload = pack_rows(_whole_jobs(whole, lines), level, count)
     header = Header(distinct_elements(state), (), lines, (), ties, chunks=tuple(len(chunk) for chunk in payload))

@@ -114,7 +114,7 @@ def absolute_lines(tensors: tuple[TensorInfo, ...], width: int) -> list[TensorIn
 
 def row_of(line: TensorInfo) -> Row:
     """Return the dense row in which a whole tensor is carried."""
-    return Row(line.changed, line.dtype.itemsize, is_rotated(line.dtype), line.coding != "raw")
+    return Row(line.changed, line.dtype.itemsize, is_rotated(line.dtype), line.coding != "raw", line.coding == "coded")
 
 
 def _read_dtype(source: Unpacker) -> torch.dtype:
@@ -171,7 +171,7 @@ def read_header(data: bytes, encoding: str, payload_bytes: int, version: int) ->
     source = Unpacker(data)
     total = source.number(MAX_ELEMENTS)
     tensors = _read_ascending(source, lambda: _read_changed(source), lambda line: line.name)
-    whole_coding = "raw" if encoding == "raw" else "planes"
+    whole_coding = encoding if encoding in ("raw", "coded") else "planes"
     whole = _read_ascending(source, lambda: _read_whole(source, whole_coding), lambda line: line.name)
     removed = _read_ascending(source, source.text, str)
     ties = _read_ties(source)

@@ -20,7 +20,16 @@ MAGIC = b"THINWIRE"
 VERSION = 2
 """The version that is written; version 1, which has no running digests and no context coding, is still read."""
 KINDS = {1: "patch", 2: "anchor"}
-ENCODINGS = {0: "published", 1: "absolute", 2: "relative", 3: "dense", 4: "context", 16: "raw", 17: "planes"}
+ENCODINGS = {
+    0: "published",
+    1: "absolute",
+    2: "relative",
+    3: "dense",
+    4: "context",
+    16: "raw",
+    17: "planes",
+    18: "coded",
+}
 MAX_HEADER_BYTES = 1 << 26
 MAX_NAME_BYTES = 1 << 12
 MAX_DIMENSIONS = 64
@@ -98,7 +107,7 @@ def unseal(frame: Any) -> Envelope:
     if not 1 <= version <= VERSION:
         raise FrameError(f"the frame has format version {version}, this reader knows versions 1 to {VERSION}")
     known = kind in KINDS and encoding in ENCODINGS and (kind == 2) == (encoding >= 16)
-    if not known or (version == 1 and ENCODINGS[encoding] == "context"):
+    if not known or (version == 1 and ENCODINGS[encoding] in ("context", "coded")):
         raise FrameError(f"the frame names kind {kind} with encoding {encoding}, which this reader does not know")
     start = _FIXED.size + (_RUNNING.size if version > 1 else 0)
     expected = start + stored + payload + _CHECK_BYTES
