@@ -185,7 +185,7 @@ def code_bytes(row: npt.NDArray[np.uint8]) -> bytes:
 def decode_bytes(data: Any, size: int) -> npt.NDArray[np.uint8]:
     """Return the ``size`` bytes that ``code_bytes`` coded; raises ValueError for anything that it would not write."""
     view = memoryview(data)
-    count = view[0] + 1 if len(view) else 0
+    count = view[0] + 1 if view else 0
     start = 1 + 3 * count
     if count == 0 or len(view) < start + 4 * LANES or (len(view) - start) % 2:
         raise ValueError("a coded row is cut")

@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from thinwire.patch.bits import Bits, State, bits_of, copy_of, integer_view, same_memory, thread_count, tied_groups
+from thinwire.patch.bits import (
+    Bits,
+    State,
+    bits_of,
+    copy_of,
+    integer_view,
+    same_memory,
+    signed_view,
+    thread_count,
+    tied_groups,
+)
 from thinwire.patch.compare import Positions, changed_positions
 from thinwire.patch.digest import DigestTree, digest_tree, state_digest
 from thinwire.patch.kernel import kernel
@@ -177,20 +187,21 @@ def _check_memory(base: State, patch: Patch, cloned: set[str]) -> None:
     followers = {name for group in patch.ties for name in group[1:]}
     written = {part.name for part in patch.tensors} - cloned
     for name, tensor in base.items():
-        if name in written and tensor.device.type != "cpu":
-            raise FrameError(f"tensor {name!r} lies on {tensor.device}; only CPU tensors are patched in place")
         if name in written and (tensor.is_conj() or tensor.is_neg()):
             raise FrameError(f"tensor {name!r} is a lazy conjugate or negation of its memory: apply into a copy")
         if name in written and _overlaps_itself(tensor):
             raise FrameError(
                 f"tensor {name!r} is an expanded view or a window, whose elements share memory: apply into a copy"
             )
-        if tensor.device.type == "cpu" and tensor.numel() and not {name} & (followers | cloned | set(patch.removed)):
+        if tensor.numel() and not {name} & (followers | cloned | set(patch.removed)):
             last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-            spans.append((tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size(), name))
+            start = tensor.data_ptr()
+            spans.append((str(tensor.device), start, start + (last + 1) * tensor.element_size(), name))
     spans.sort()
-    reach, holder = 0, ""
-    for start, stop, name in spans:
+    reach, holder, place = 0, "", ""
+    for device, start, stop, name in spans:
+        if device != place:
+            reach, holder, place = 0, "", device
         if start < reach and {name, holder} & written:
             raise FrameError(f"tensors {holder!r} and {name!r} overlap in memory: apply into a copy")
         if stop > reach:
@@ -292,6 +303,9 @@ def _write(state: State, patch: Patch) -> None:
 
 
 def _take(tensor: torch.Tensor, positions: Positions) -> Bits:
+    if tensor.device.type != "cpu":
+        row = _solid(tensor)
+        return bits_of(row[_places(row, positions)])
     if tensor.is_contiguous():
         return bits_of(tensor)[positions]
     view = integer_view(tensor)
@@ -300,8 +314,22 @@ def _take(tensor: torch.Tensor, positions: Positions) -> Bits:
 
 
 def _put(tensor: torch.Tensor, positions: Positions, bits: Bits) -> None:
-    if tensor.is_contiguous():
+    if tensor.device.type != "cpu":
+        row = _solid(tensor)
+        row[_places(row, positions)] = torch.from_numpy(bits.astype(f"<i{bits.itemsize}")).to(row.device, row.dtype)
+    elif tensor.is_contiguous():
         _put_row(bits_of(tensor), positions, bits)
     else:
         view = integer_view(tensor)
         view[np.unravel_index(positions, view.shape)] = bits
+
+
+def _solid(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the integers of ``tensor`` in its own memory, on any device, with at least one dimension."""
+    row = signed_view(tensor)
+    return row.view(1) if row.dim() == 0 else row
+
+
+def _places(row: torch.Tensor, positions: Positions) -> tuple[torch.Tensor, ...]:
+    """Return row-major ``positions`` as one index tensor a dimension, on the device of ``row``."""
+    return tuple(torch.from_numpy(axis.copy()).to(row.device) for axis in np.unravel_index(positions, row.shape))
