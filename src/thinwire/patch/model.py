@@ -17,7 +17,7 @@ _TABLE_BITS = 14.0
 """About what a token adds to the header."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
     """The token counts of one dtype's changes, which both ends turn into the same tables.
 
@@ -126,7 +126,7 @@ def grouped(rows: Counts) -> tuple[tuple[int, ...], Counts]:
     return tuple(sizes), np.array(tables, dtype=np.int64).reshape(-1, TOKENS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tables:
     """A model ready for use: ``index`` (2, 256) leads from kind (gap, move) and bucket to the table."""
 
