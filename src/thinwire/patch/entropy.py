@@ -39,7 +39,7 @@ def bit_length(value: Any) -> int:
 
 
 @kernel
-def token_of(value: Any) -> tuple[int, int]:
+def token_of(value: Any) -> tuple[Any, Any]:
     """Return the token of ``value`` (uint64) and the number of its extra bits, which are its lowest."""
     if value < np.uint64(16):
         return np.int64(value), 0
@@ -76,7 +76,7 @@ def put_bits(value: Any, count: int, out: Any, at: int) -> int:
 
 
 @kernel
-def take_bits(data: Any, at: int, count: int) -> Any:
+def take_bits(data: Any, at: Any, count: int) -> Any:
     """Return ``count`` bits of ``data`` from bit ``at`` as uint64; the caller has checked that they are there."""
     value = np.uint64(0)
     taken = 0
@@ -140,7 +140,7 @@ def entropy_bits(counts: Counts) -> float:
 
 
 @kernel
-def _push_row(row: Any, shares: Any, starts: Any, states: Any, words: Any) -> int:
+def _push_row(row: Any, shares: Any, starts: Any, states: Any, words: Any) -> Any:
     """Code ``row`` from its end into ``words`` from their end; return the place before the first word used."""
     at = words.size - 1
     for i in range(row.size - 1, -1, -1):
@@ -150,7 +150,7 @@ def _push_row(row: Any, shares: Any, starts: Any, states: Any, words: Any) -> in
 
 
 @kernel
-def _pull_row(words: Any, states: Any, shares: Any, starts: Any, slots: Any, row: Any) -> int:
+def _pull_row(words: Any, states: Any, shares: Any, starts: Any, slots: Any, row: Any) -> Any:
     """Restore ``row``; return the number of words used, -1 where words are missing."""
     at = 0
     for i in range(row.size):

@@ -23,7 +23,8 @@ from thinwire.patch.coding import (
     fold_block,
     read_sparse,
 )
-from thinwire.patch.context import decode_context, encode_context
+from thinwire.patch.context import encode_context
+from thinwire.patch.context_reader import decode_context
 from thinwire.patch.digest import DigestTree, digest_tree, state_digest
 from thinwire.patch.entropy import value_of
 from thinwire.patch.header import CODINGS, Header, TensorInfo, check_fits, read_header, row_of, split_payload
