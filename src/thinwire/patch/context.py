@@ -41,37 +41,46 @@ from thinwire.patch.segments import (
     SegmentInfo,
     bucket_rule,
     cut_segments,
+    quads_of,
 )
 
 
 @kernel
-def _count_block(row: Any, i: int, stop: int, shift: int, mask: int, seen: Any) -> None:
-    """Count elements [i, stop) by bucket, in turn in four tables: one table would wait for its own last store."""
-    while i + 4 <= stop:
-        seen[0, (np.int64(row[i]) >> shift) & mask] += 1
-        seen[1, (np.int64(row[i + 1]) >> shift) & mask] += 1
-        seen[2, (np.int64(row[i + 2]) >> shift) & mask] += 1
-        seen[3, (np.int64(row[i + 3]) >> shift) & mask] += 1
-        i += 4
+def _count_block(row: Any, quads: Any, i: int, stop: int, shift: int, mask: int, seen: Any) -> None:
+    """Count elements [i, stop) by bucket, in turn in four tables: one table would wait for its own last store.
+
+    ``quads``: the same memory as ``row``, four elements of two bytes at a time.
+    """
+    if row.itemsize == 2:
+        while i < stop and i & 3 != 0:
+            seen[0, (np.int64(row[i]) >> shift) & mask] += 1
+            i += 1
+        for q in range(i >> 2, stop >> 2):
+            quad = quads[q] >> np.uint64(shift)
+            seen[0, np.int64(quad) & mask] += 1
+            seen[1, np.int64(quad >> np.uint64(16)) & mask] += 1
+            seen[2, np.int64(quad >> np.uint64(32)) & mask] += 1
+            seen[3, np.int64(quad >> np.uint64(48)) & mask] += 1
+        i = max(i, stop & ~3)
     while i < stop:
-        seen[0, (np.int64(row[i]) >> shift) & mask] += 1
+        seen[i & 3, (np.int64(row[i]) >> shift) & mask] += 1
         i += 1
 
 
 @kernel
 def _describe(
-    row: Any, start: int, stop: int, positions: Any, fresh: Any, rule: Any, seen: Any, at: int, out: Any
+    row: Any, quads: Any, span: Any, positions: Any, fresh: Any, rule: Any, seen: Any, at: int, out: Any
 ) -> None:
-    """Write bucket, gap and move of each change in [start, stop) to ``out`` from ``at``; ``seen`` goes on from the
-    piece before.
+    """Write bucket, gap and move of each change in ``span`` to ``out`` from ``at``; ``seen`` goes on from the piece
+    before.
     """
     shift, mask, width = rule
     buckets, gaps, moves = out
     turn = np.int64(64 - 8 * width)
-    i = start
+    i = span[0]
     for k in range(positions.size):
         place = positions[k]
-        _count_block(row, i, place, shift, mask, seen)
+        _count_block(row, quads, i, place, shift, mask, seen)
         bucket = (np.int64(row[place]) >> shift) & mask
         gaps[at] = seen[0, bucket] + seen[1, bucket] + seen[2, bucket] + seen[3, bucket]
         for lane in range(4):
@@ -81,7 +90,7 @@ def _describe(
         buckets[at] = bucket
         at += 1
         i = place + 1
-    _count_block(row, i, stop, shift, mask, seen)
+    _count_block(row, quads, i, span[1], shift, mask, seen)
 
 
 @kernel
@@ -173,8 +182,8 @@ def _described(segment: Segment, rows: dict[str, Bits], parts: dict[str, TensorP
         part = parts[piece.name]
         _describe(
             rows[piece.name],
-            piece.start,
-            piece.stop,
+            quads_of(rows[piece.name]),
+            (piece.start, piece.stop),
             part.positions[low:high],
             part.bits[low:high],
             (shift, mask, width),

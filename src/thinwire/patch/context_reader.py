@@ -11,7 +11,16 @@ from thinwire.patch.entropy import LOWEST, SCALE, SCALE_BITS, STATE_BYTES, extra
 from thinwire.patch.kernel import kernel
 from thinwire.patch.model import Model, Tables, tables_of
 from thinwire.patch.patch import FrameError, TensorPatch
-from thinwire.patch.segments import BUCKETS, END, Segment, SegmentInfo, bucket_rule, cut_segments, split_segments
+from thinwire.patch.segments import (
+    BUCKETS,
+    END,
+    Segment,
+    SegmentInfo,
+    bucket_rule,
+    cut_segments,
+    quads_of,
+    split_segments,
+)
 
 _LONGEST_GAP = 1 << 40
 _NEVER = 1 << 62
@@ -74,8 +83,32 @@ def _open(
 
 
 @kernel
+def _skip(quads: Any, i: Any, stop: Any, shift: int, mask: int, left: Any) -> Any:
+    """Return the first quad from ``i`` on in which a change may lie (or the last place); ``left`` counts what is
+    skipped.
+
+    A bucket with four elements or more to go has no change in a quad, whatever the quad's other elements are.
+    """
+    while i + 4 <= stop:
+        quad = quads[i >> 2] >> np.uint64(shift)
+        a = np.int64(quad) & mask
+        b = np.int64(quad >> np.uint64(16)) & mask
+        c = np.int64(quad >> np.uint64(32)) & mask
+        d = np.int64(quad >> np.uint64(48)) & mask
+        if ((left[a] - 4) | (left[b] - 4) | (left[c] - 4) | (left[d] - 4)) < 0:
+            return i
+        left[a] -= 1
+        left[b] -= 1
+        left[c] -= 1
+        left[d] -= 1
+        i += 4
+    return i
+
+
+@kernel
 def _walk(
     row: Any,
+    quads: Any,
     span: Any,
     rule: Any,
     index: Any,
@@ -98,7 +131,13 @@ def _walk(
     found = np.int64(place[4])
     i = np.int64(span[0])
     stop = np.int64(span[1])
+    calm = np.int64(0)  # elements before this place are looked at one by one
     while i < stop and live > 0:
+        if row.itemsize == 2 and i & 3 == 0 and i >= calm:
+            i = _skip(quads, i, stop, shift, mask, left)
+            calm = i + 4
+            if i == stop:
+                break
         bucket = (np.int64(row[i]) >> shift) & mask
         rest = left[bucket]
         if rest != 0:
@@ -157,7 +196,8 @@ def _unpacked(
     for piece in segment.pieces:
         before = int(place[4])
         span = (piece.start, piece.stop)
-        if not _walk(rows[piece.name], span, rule, tables.index, words, extra, coding, left, place, positions, fresh):
+        row = rows[piece.name]
+        if not _walk(row, quads_of(row), span, rule, tables.index, words, extra, coding, left, place, positions, fresh):
             raise harmed
         after = int(place[4])
         found.append((piece.name, positions[before:after], fresh[before:after]))

@@ -25,10 +25,10 @@ from thinwire.patch.bits import (
     thread_count,
     tied_groups,
 )
-from thinwire.patch.compare import Positions, changed_positions
+from thinwire.patch.compare import Positions, changed_elements
 from thinwire.patch.digest import DigestTree, digest_tree, state_digest
 from thinwire.patch.kernel import kernel
-from thinwire.patch.running import RunningDigest, running_digest
+from thinwire.patch.running import RunningDigest, key_of, running_digest
 
 
 class FrameError(ValueError):
@@ -98,17 +98,20 @@ def diff(
     ties = tuple(_leader_first(group, base, target) for group in tied_groups(target))
     followers = {name for group in ties for name in group[1:]}
     leaders = sorted(set(target) - followers)
-    pairs = {name: (bits_of(base[name]), bits_of(target[name])) for name in leaders if _alike(name, base, target)}
+    pairs = {
+        name: (bits_of(base[name]), bits_of(target[name]), key_of(name, base[name]))
+        for name in leaders
+        if _alike(name, base, target)
+    }
     whole = {name: target[name].detach() for name in leaders if name not in pairs}
-    found = changed_positions(list(pairs.values()), count)
+    found = dict(zip(pairs, changed_elements(list(pairs.values()), count), strict=True))
     tensors = tuple(
-        TensorPatch(name, positions, pairs[name][1][positions])
-        for name, positions in zip(pairs, found, strict=True)
-        if positions.size
+        TensorPatch(name, changes.positions, changes.bits) for name, changes in found.items() if changes.positions.size
     )
     removed = tuple(sorted(set(base) - set(target)))
     patch = Patch(base_tree.root, target_tree.root, distinct_elements(base), tensors, whole, removed, ties)
-    target_running = base_running.after(base, patch, threads=count)
+    moved = {name: changes.lanes for name, changes in found.items()}
+    target_running = base_running.after(base, patch, threads=count, moved=moved)
     return replace(patch, base_running=base_running.hex, target_running=target_running.hex)
 
 

@@ -10,7 +10,9 @@ no proof against an adversary, who could find other words with the same sum; the
 """
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +33,7 @@ Lanes = tuple[int, int]
 
 
 @kernel
-def _term(word: Any, place: Any, low: Any, high: Any) -> tuple[Any, Any]:
+def term(word: Any, place: Any, low: Any, high: Any) -> tuple[Any, Any]:
     """Return both lanes of the term of ``word`` (uint64) at ``place`` (uint64) under the key (``low``, ``high``)."""
     a = (word ^ low) * np.uint64(0xFF51AFD7ED558CCD)
     a = (a ^ (a >> np.uint64(32))) + place * np.uint64(0x9E3779B97F4A7C15)
@@ -50,7 +52,7 @@ def _sum_words(words: Any, first: int, low: Any, high: Any) -> tuple[Any, Any]:
     left = np.uint64(0)
     right = np.uint64(0)
     for i in range(words.size):
-        a, b = _term(words[i], np.uint64(first + i), low, high)
+        a, b = term(words[i], np.uint64(first + i), low, high)
         left += a
         right += b
     return left, right
@@ -67,7 +69,7 @@ def _word_at(row: Any, word: int) -> Any:
 
 
 @kernel
-def _sum_moves(row: Any, positions: Any, fresh: Any, low: Any, high: Any) -> tuple[Any, Any]:
+def sum_moves(row: Any, positions: Any, fresh: Any, low: Any, high: Any) -> tuple[Any, Any]:
     """Return the sums of the terms that arise less those that vanish when ``fresh`` is written at ``positions``."""
     lanes = 8 // row.itemsize
     size = 8 * row.itemsize
@@ -82,15 +84,16 @@ def _sum_moves(row: Any, positions: Any, fresh: Any, low: Any, high: Any) -> tup
             turn = np.uint64(size * (positions[k] - word * lanes))
             moved ^= (np.uint64(row[positions[k]]) ^ np.uint64(fresh[k])) << turn
             k += 1
-        a, b = _term(moved, np.uint64(word), low, high)
+        a, b = term(moved, np.uint64(word), low, high)
         left += a
         right += b
-        a, b = _term(old, np.uint64(word), low, high)
+        a, b = term(old, np.uint64(word), low, high)
         left -= a
         right -= b
     return left, right
 
 
+@lru_cache(maxsize=1 << 14)
 def _seed(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
     """Return the key of a tensor's words, two integers, and the term that stands for the tensor itself, two more."""
     label = name.encode()
@@ -99,6 +102,11 @@ def _seed(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[int, i
     hasher.update(label + struct.pack(f"<{len(shape)}Q", *shape))
     low, high, left, right = struct.unpack("<4Q", hasher.digest())
     return low, high, left, right
+
+
+def key_of(name: str, tensor: torch.Tensor) -> Lanes:
+    """Return the key of the words of ``tensor`` under ``name``."""
+    return _seed(name, tensor.dtype, tuple(tensor.shape))[:2]
 
 
 def _sum_tensor(name: str, tensor: torch.Tensor, threads: int) -> Lanes:
@@ -113,13 +121,13 @@ def _sum_tensor(name: str, tensor: torch.Tensor, threads: int) -> Lanes:
     starts = range(0, full, _SPAN_WORDS)
     sums = each(lambda start: _sum_words(words[start : start + _SPAN_WORDS], start, *key), starts, threads)
     if full * lanes < row.size:
-        sums.append(_term(np.uint64(_word_at(row, full)), np.uint64(full), *key))
+        sums.append(term(np.uint64(_word_at(row, full)), np.uint64(full), *key))
     return (left + sum(int(a) for a, _ in sums)) & _LANE, (right + sum(int(b) for _, b in sums)) & _LANE
 
 
 def _sum_changes(name: str, tensor: torch.Tensor, positions: Any, fresh: Bits) -> Lanes:
     low, high, _, _ = _seed(name, tensor.dtype, tuple(tensor.shape))
-    left, right = _sum_moves(bits_of(tensor), positions, fresh, np.uint64(low), np.uint64(high))
+    left, right = sum_moves(bits_of(tensor), positions, fresh, np.uint64(low), np.uint64(high))
     return int(left), int(right)
 
 
@@ -147,11 +155,15 @@ class RunningDigest:
         right = self.lanes[1] + sum(b for _, b in added) - sum(b for _, b in taken)
         return RunningDigest((left & _LANE, right & _LANE))
 
-    def after(self, base: State, patch: "Patch", *, threads: int | None = None) -> "RunningDigest":
+    def after(
+        self, base: State, patch: "Patch", *, threads: int | None = None, moved: Mapping[str, Lanes] | None = None
+    ) -> "RunningDigest":
         """Return the digest of the target of ``patch``, given that this one is ``base``'s; ``base`` is only read.
 
         The changed words of patched tensors are read, and all of those that are carried whole, removed, or tied anew.
+        ``moved``: by name, what the changes of a tensor add, where that is known.
         """
+        known = moved or {}
         count = thread_count(threads)
         partner = {name: group[0] for group in patch.ties for name in group[1:]}
         parts = {part.name: part for part in patch.tensors}
@@ -166,7 +178,9 @@ class RunningDigest:
                 continue
             taken += [name] if name in base else []
             added.append((name, _target(base, patch, leader)))
-        moves = each(lambda job: _sum_changes(job[0], base[job[0]], job[1].positions, job[1].bits), sparse, count)
+        unknown = [(name, part) for name, part in sparse if name not in known]
+        moves = each(lambda job: _sum_changes(job[0], base[job[0]], job[1].positions, job[1].bits), unknown, count)
+        moves += [known[name] for name, _ in sparse if name in known]
         arisen = [_sum_tensor(name, tensor, count) for name, tensor in added]
         return self._moved(moves + arisen, [_sum_tensor(name, base[name], count) for name in taken])
 

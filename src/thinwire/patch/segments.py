@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
-from thinwire.patch.bits import DTYPES
+from thinwire.patch.bits import DTYPES, Bits
 from thinwire.patch.entropy import TOKENS
 
 SEGMENT = 1 << 24
@@ -31,6 +32,13 @@ def bucket_rule(dtype: torch.dtype) -> tuple[int, int]:
     Of float64 the upper eight bits of the exponent; elements without an exponent are all in bucket 0.
     """
     return _EXPONENTS.get(dtype, (0, 0))
+
+
+def quads_of(row: Bits) -> Bits:
+    """Return the same memory in words of four elements, without the last elements that fill none; only for elements of
+    two bytes, else empty.
+    """
+    return row[: row.size - row.size % 4 if row.itemsize == 2 else 0].view(np.uint64)
 
 
 @dataclass(frozen=True)
