@@ -126,7 +126,8 @@ def _read_published(decompress: Callable[[bytes], bytes], data: bytes, state: St
 
 def _apply_parts(parts: tuple[TensorPatch, ...], state: State, step: Step) -> None:
     held = step.base_tree.root
-    apply(state, Patch(held, step.target_tree.root, 0, parts), in_place=True, base_digest=held)
+    patch = Patch(held, step.target_tree.root, 0, parts, ties=tied_groups(state))
+    apply(state, patch, in_place=True, base_digest=held)
 
 
 def _write_pairs(step: Step) -> bytes:
