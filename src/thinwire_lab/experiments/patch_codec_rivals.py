@@ -7,6 +7,7 @@ XOR, zstd with the base as its reference), and bsdiff, which sorts all suffixes 
 
 import gzip
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,12 +30,16 @@ from thinwire.patch.patch import TensorPatch
 from thinwire.patch.published import pack_published, unpack_published
 from thinwire.patch.running import RunningDigest, running_digest
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd  # what Python has from 3.14 on; python-zstandard can't take the base as a prefix
+
 ENCODINGS = ("absolute", "relative", "context", "dense", "auto", "published")
 DIGESTED = ("relative", "context")
 """Encodings that are also timed without held digests, as ``relative_digests`` and ``context_digests``."""
 PUBLISHED = "published_zstd1"
 _PATCH_FROM_LEVEL = 3
-_LEAST_WINDOW, _MOST_WINDOW = 10, 31
 
 
 @dataclass(frozen=True)
@@ -184,24 +189,25 @@ def _lay_out(plain: bytes, state: State) -> None:
         at += row.nbytes
 
 
-def _reference(state: State) -> zstandard.ZstdCompressionDict:
-    return zstandard.ZstdCompressionDict(_joined(state), dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+def _prefix(state: State) -> Any:
+    return zstd.ZstdDict(_joined(state), is_raw=True).as_prefix
 
 
 def _write_patch_from(step: Step) -> bytes:
     """As ``zstd --patch-from``: the base as raw reference, a window over both, long-distance matching."""
     plain = _joined(step.target)
-    window = min(_MOST_WINDOW, max(_LEAST_WINDOW, (2 * len(plain)).bit_length()))
-    parameters = zstandard.ZstdCompressionParameters.from_level(
-        _PATCH_FROM_LEVEL, source_size=len(plain), window_log=window, enable_ldm=True
-    )
-    return zstandard.ZstdCompressor(dict_data=_reference(step.base), compression_params=parameters).compress(plain)
+    least, most = zstd.CompressionParameter.window_log.bounds()
+    options = {
+        zstd.CompressionParameter.compression_level: _PATCH_FROM_LEVEL,
+        zstd.CompressionParameter.window_log: min(most, max(least, (2 * len(plain)).bit_length())),
+        zstd.CompressionParameter.enable_long_distance_matching: 1,
+    }
+    return zstd.compress(plain, options=options, zstd_dict=_prefix(step.base))
 
 
 def _read_patch_from(data: bytes, state: State, step: Step) -> None:
-    most = 1 << _MOST_WINDOW
-    plain = zstandard.ZstdDecompressor(dict_data=_reference(state), max_window_size=most).decompress(data)
-    _lay_out(plain, state)
+    options = {zstd.DecompressionParameter.window_log_max: zstd.DecompressionParameter.window_log_max.bounds()[1]}
+    _lay_out(zstd.decompress(data, zstd_dict=_prefix(state), options=options), state)
 
 
 def _write_bsdiff(step: Step) -> bytes:
