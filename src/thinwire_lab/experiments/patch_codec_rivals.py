@@ -197,7 +197,7 @@ def _write_patch_from(step: Step) -> bytes:
     """As ``zstd --patch-from``: the base as raw reference, a window over both, long-distance matching."""
     plain = _joined(step.target)
     least, most = zstd.CompressionParameter.window_log.bounds()
-    options = {
+    options: dict[int, int] = {
         zstd.CompressionParameter.compression_level: _PATCH_FROM_LEVEL,
         zstd.CompressionParameter.window_log: min(most, max(least, (2 * len(plain)).bit_length())),
         zstd.CompressionParameter.enable_long_distance_matching: 1,
@@ -206,7 +206,9 @@ def _write_patch_from(step: Step) -> bytes:
 
 
 def _read_patch_from(data: bytes, state: State, step: Step) -> None:
-    options = {zstd.DecompressionParameter.window_log_max: zstd.DecompressionParameter.window_log_max.bounds()[1]}
+    options: dict[int, int] = {
+        zstd.DecompressionParameter.window_log_max: zstd.DecompressionParameter.window_log_max.bounds()[1]
+    }
     _lay_out(zstd.decompress(data, zstd_dict=_prefix(state), options=options), state)
 
 
