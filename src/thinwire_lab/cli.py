@@ -130,8 +130,8 @@ def summarise(study: StudyArgument, scale: ScaleOption = "laptop", results: Resu
 
 @app.command()
 def judge(scale: ScaleOption = "laptop", results: ResultsOption = None) -> None:
-    """Judge every claim by the summaries: claims.csv, and bounds.csv with the paired bounds by several methods."""
-    from thinwire_lab.analysis import bounds, claims  # noqa: PLC0415
+    """Judge the summaries: claims.csv, bounds.csv (paired bounds by several methods), reaches.csv (own goals)."""
+    from thinwire_lab.analysis import bounds, claims, reaches  # noqa: PLC0415
 
     _lab(scale)
     folder = _results(scale, results)
@@ -143,6 +143,7 @@ def judge(scale: ScaleOption = "laptop", results: ResultsOption = None) -> None:
 
     claims.judge(Path("configs/claims.yaml"), folder / "summaries", scale, folder / "claims.csv", fresh)
     bounds.write_bounds(Path("configs/claims.yaml"), folder / "summaries", folder / "bounds.csv")
+    reaches.write_reaches(Path("configs/claims.yaml"), folder / "summaries", folder / "reaches.csv", fresh)
 
 
 @app.command()

@@ -15,6 +15,7 @@ rule judge:
     output:
         f"{RESULTS}/claims.csv",
         f"{RESULTS}/bounds.csv",
+        f"{RESULTS}/reaches.csv",
     log:
         f"{RESULTS}/logs/judge.log",
     localrule: True
@@ -23,7 +24,9 @@ rule judge:
     params:
         scale=SCALE,
         code=provenance.source_digest(
-            "thinwire_lab.analysis.claims", "thinwire_lab.analysis.bounds"
+            "thinwire_lab.analysis.claims",
+            "thinwire_lab.analysis.bounds",
+            "thinwire_lab.analysis.reaches",
         ),
         studies=[provenance.study_digest(study) for study in STUDIES],
     shell:
@@ -35,6 +38,7 @@ rule report:
         tables=ALL_TABLES,
         claims=f"{RESULTS}/claims.csv",
         bounds=f"{RESULTS}/bounds.csv",
+        reaches=f"{RESULTS}/reaches.csv",
         figures=FIGURE_FILES,
         pages=expand("docs/{study}.md", study=STUDIES),
         captions="configs/figures.yaml",
