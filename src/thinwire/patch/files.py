@@ -100,8 +100,8 @@ class Model:
     path: Path
     shards: tuple[Shard, ...]
     writable: bool
-    _maps: tuple[mmap.mmap, ...]
-    _files: tuple[BinaryIO, ...]
+    _places: Mapping[str, tuple[mmap.mmap, Line]]
+    _maps: tuple[tuple[mmap.mmap, BinaryIO], ...]
 
     @property
     def nbytes(self) -> int:
@@ -110,25 +110,20 @@ class Model:
 
     def state(self) -> State:
         """Return all tensors: windows of the files, but copies where the data is not aligned to the dtype."""
-        pairs = zip(self.shards, self._maps, strict=True)
-        return {line.name: _window(mapped, line) for shard, mapped in pairs for line in shard.lines}
+        return {name: _window(*place) for name, place in self._places.items()}
 
     def row(self, name: str) -> Bits:
         """Return the bits of tensor ``name`` where they lie, aligned or not; they can be written where the model was
         opened for it.
         """
-        for shard, mapped in zip(self.shards, self._maps, strict=True):
-            for line in shard.lines:
-                if line.name == name:
-                    kind = UNSIGNED[line.dtype.itemsize]
-                    row = np.frombuffer(mapped, dtype=kind, count=line.size, offset=line.start if line.size else 0)
-                    row.flags.writeable = self.writable
-                    return row
-        raise KeyError(name)
+        mapped, line = self._places[name]
+        row = np.frombuffer(mapped, UNSIGNED[line.dtype.itemsize], line.size, line.start if line.size else 0)
+        row.flags.writeable = self.writable
+        return row
 
     def flush(self) -> None:
         """Wait until what was written is on the disk."""
-        for mapped, file in zip(self._maps, self._files, strict=True):
+        for mapped, file in self._maps:
             mapped.flush()
             os.fsync(file.fileno())
 
@@ -157,19 +152,19 @@ def open_model(path: Path, *, write: bool = False) -> Iterator[Model]:
         opened = [_open_locked(stack, file, write) for file in files]
         if not write:
             refuse_interrupted(path)
-        shards: list[Shard] = []
-        seen: set[str] = set()
-        for file, handle in zip(files, opened, strict=True):
-            shards.append(read_shard(handle, file))
-            twice = [line.name for line in shards[-1].lines if line.name in seen]
-            if twice:
-                raise ValueError(f"tensor {twice[0]!r} stands in {file.name} and in a shard before it")
-            seen.update(line.name for line in shards[-1].lines)
         flags = mmap.MAP_SHARED if write else mmap.MAP_PRIVATE | _NO_RESERVE
-        maps = tuple(
-            mmap.mmap(handle.fileno(), 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE) for handle in opened
-        )
-        yield Model(path, tuple(shards), write, maps, tuple(opened))
+        shards, maps = [], []
+        places: dict[str, tuple[mmap.mmap, Line]] = {}
+        for file, handle in zip(files, opened, strict=True):
+            shard = read_shard(handle, file)
+            mapped = mmap.mmap(handle.fileno(), 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+            for line in shard.lines:
+                if line.name in places:
+                    raise ValueError(f"tensor {line.name!r} stands in {file.name} and in a shard before it")
+                places[line.name] = (mapped, line)
+            shards.append(shard)
+            maps.append((mapped, handle))
+        yield Model(path, tuple(shards), write, places, tuple(maps))
 
 
 def shard_files(path: Path) -> list[Path]:
@@ -245,10 +240,11 @@ def parse_header(text: bytes, file_bytes: int) -> tuple[dict[str, str] | None, t
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"its header names {next(n for n in table if names.count(n) > 1)!r} twice")
+    table: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in table:
+            raise ValueError(f"its header names {name!r} twice")
+        table[name] = value
     return table
 
 
@@ -323,6 +319,10 @@ def build_header(state: State, metadata: dict[str, str] | None) -> tuple[bytes, 
     return _LENGTH.pack(len(text)) + text, order
 
 
+def silent(done: int) -> None:
+    """Tell nobody of progress."""
+
+
 def hash_tensor(
     name: str, tensor: torch.Tensor, part: TensorPatch | None, threads: int, take: Callable[[memoryview], object]
 ) -> TensorDigest:
@@ -351,7 +351,7 @@ def hash_state(
     parts: Mapping[str, TensorPatch] | None = None,
     *,
     threads: int | None = None,
-    advance: Callable[[int], object] = id,
+    advance: Callable[[int], object] = silent,
 ) -> DigestTree:
     """Return the digests of ``state`` with the changes ``parts`` by name, which are not written.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from thinwire.patch.digest import DigestTree
 from thinwire.patch.files import (
     Model,
     flush_folder,
@@ -21,6 +22,7 @@ from thinwire.patch.files import (
     open_model,
     refuse_interrupted,
     shard_files,
+    silent,
     undo_place,
 )
 from thinwire.patch.frame import FrameInfo, decode, encode, inspect
@@ -37,7 +39,7 @@ def apply_in_place(
     *,
     verify: bool = True,
     threads: int | None = None,
-    advance: Callable[[int], object] = id,
+    advance: Callable[[int], object] = silent,
 ) -> str:
     """Patch the model at ``path`` (a safetensors file or a folder with shards) where it lies; return its state digest.
 
@@ -56,7 +58,7 @@ def apply_in_place(
         patch = decode(frame, state, base_digest=tree.root, threads=threads)
         parts = {part.name: part for part in patch.tensors}
         changed = hash_state({name: state[name] for name in parts}, parts, threads=threads, advance=advance)
-        if type(tree)({**tree.tensors, **changed.tensors}).root != patch.target_digest:
+        if DigestTree({**tree.tensors, **changed.tensors}).root != patch.target_digest:
             raise FrameError(
                 f"the frame leads to another state than the {patch.target_digest[:16]}… that it names; nothing was "
                 "written"
@@ -79,17 +81,19 @@ def apply_in_place(
     return patch.target_digest
 
 
-def restore(path: Path, *, threads: int | None = None, advance: Callable[[int], object] = id) -> tuple[Path, str] | None:
+def restore(
+    path: Path, *, threads: int | None = None, advance: Callable[[int], object] = silent
+) -> tuple[Path, str] | None:
     """Put the old bits back where an interrupted patch left the model at ``path``, or a file of it, half written.
 
     Returns the restored model and its state digest, None when there is nothing to restore. Raises ValueError, and
     writes nothing, where the record would not give the base bit for bit (another program wrote to the model since),
-    where the record belongs to the folder around ``path``, and where another process uses the model.
+    where the record belongs to a folder around ``path``, and where another process uses the model.
     """
     broken = interrupted(path)
     if broken is None:
         return None
-    if broken == path.resolve().parent:
+    if not broken.is_relative_to(path.resolve()):
         refuse_interrupted(path)
     with open_model(broken, write=True) as model:
         record = undo_place(broken)
