@@ -25,7 +25,7 @@ from thinwire.patch import Patch, State, decode, decode_anchor, diff, encode, en
 from thinwire.patch import frame as frames
 from thinwire.patch.bits import bits_of, dtype_name
 from thinwire.patch.digest import DigestTree
-from thinwire.patch.files import Model, hash_state, open_model, shard_files
+from thinwire.patch.files import Model, hash_state, interrupted, open_model, shard_files
 from thinwire.patch.frame import FrameInfo, inspect
 from thinwire.patch.patch import TensorPatch
 from thinwire.patch.undo import apply_in_place, restore
@@ -163,7 +163,7 @@ def _apply_into(base: Path, data: memoryview, frame: Path, output: Path) -> None
     with open_model(base) as like:
         state, parts = like.state(), dict[str, TensorPatch]()
         if info.kind == "anchor":
-            state = decode_anchor(data)
+            state = decode_anchor(data, verify=False)  # what is written is hashed below
         else:
             state, parts = target_of(state, decode(data, state, base_digest=_digests(like, state).root))
         size = sum(tensor.nbytes for tensor in state.values())
@@ -181,6 +181,8 @@ def _size(path: Path) -> int:
 
 def _restore(path: Path) -> tuple[Path, str] | None:
     """Undo what an interrupted patch did to the model at ``path``, and say so."""
+    if interrupted(path) is None:
+        return None
     with _progress(f"restoring {path.name}", 2 * _size(path)) as advance:
         restored = restore(path, advance=advance)
     if restored is not None:

@@ -7,7 +7,9 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import SafetensorError, deserialize, safe_open
 from safetensors.torch import load_file, save_file
 
 from thinwire.patch import FrameError, Patch, apply, decode, diff, encode, encode_anchor, state_digest, undo
@@ -19,6 +21,7 @@ from thinwire.patch.files import (
     build_header,
     hash_state,
     open_model,
+    parse_header,
     undo_place,
 )
 from thinwire.patch.frame import inspect
@@ -176,6 +179,34 @@ def test_a_harmed_header_is_one_refusal(tmp_path, harm):
     with pytest.raises(ValueError, match="no sound safetensors file") as caught, open_model(tmp_path / "m"):
         pass
     assert message in str(caught.value)
+
+
+SOUND, _ = build_header({"a": torch.ones(2, 3), "b": torch.ones(0), "c": torch.ones(())}, {"k": "v"})
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, len(SOUND) - 9), st.sampled_from(b'{}[]",:0123456789abFIU81_ \xff')), max_size=3),
+    st.integers(-1, 1),
+)
+@settings(max_examples=400)
+def test_what_is_read_here_is_read_by_safetensors_alike(changes, more):
+    """Harmed headers: refused here by ValueError, or else read with the same names, shapes and places."""
+    text = bytearray(SOUND[8:])
+    for place, value in changes:
+        text[place] = value
+    data = b"x" * (28 + more)
+    try:
+        _, lines = parse_header(bytes(text), 8 + len(text) + len(data))
+    except ValueError:
+        return
+    try:
+        known = dict(deserialize(len(text).to_bytes(8, "little") + bytes(text) + data))
+    except SafetensorError as error:
+        pytest.fail(f"{bytes(text)} is read here, and not by safetensors: {error}")
+    assert sorted(known) == sorted(line.name for line in lines)
+    for line in lines:
+        assert known[line.name]["shape"] == list(line.shape)
+        assert len(known[line.name]["data"]) == line.nbytes
 
 
 def test_the_smallest_sound_files_are_read(tmp_path):
