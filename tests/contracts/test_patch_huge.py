@@ -117,7 +117,12 @@ PATCHED = textwrap.dedent(
     elif word == "restore":
         assert undo.restore(path) is not None
     else:
-        undo._step = lambda name: (print(peak, flush=True), os.kill(os.getpid(), signal.SIGKILL)) if name == word else None
+        def step(name):
+            if name == word:
+                print(peak, flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        undo._step = step
         undo.apply_in_place(path, frame.read_bytes())
     print(peak, flush=True)
     """
