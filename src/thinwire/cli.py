@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from thinwire.checkpoint import appearing, refuse_inputs, target_of, write_model
+from thinwire.checkpoint import appearing, check_output, target_of, write_model
 from thinwire.patch import Patch, State, decode, decode_anchor, diff, encode, encode_anchor
 from thinwire.patch import frame as frames
 from thinwire.patch.bits import bits_of, dtype_name
@@ -99,7 +99,7 @@ def _write_frame(frame: bytes, path: Path) -> None:
 def diff_command(old: ModelPath, new: ModelPath, output: Output, encoding: Encoding = Encoding.AUTO) -> None:
     """Write the patch that leads from OLD to NEW."""
     with _refusing(), open_model(old) as base, open_model(new) as target:
-        refuse_inputs(output, [old, new])
+        check_output(output, [old, new])
         states = base.state(), target.state()
         trees = _digests(base, states[0]), _digests(target, states[1])
         with _progress("comparing"):
@@ -117,7 +117,7 @@ def anchor_command(
 ) -> None:
     """Write all weights of MODEL as one frame."""
     with _refusing(), open_model(model) as source:
-        refuse_inputs(output, [model])
+        check_output(output, [model])
         state = source.state()
         tree = _digests(source, state)
         with _progress("coding"):
@@ -157,7 +157,7 @@ def _apply_into(base: Path, data: memoryview, frame: Path, output: Path) -> None
         raise ValueError(f"{output} exists and is not written over")
     if base.is_dir() and output.resolve().is_relative_to(base.resolve()):
         raise ValueError(f"{output} lies inside {base}, which is copied whole")
-    refuse_inputs(output, [base, frame])
+    check_output(output, [base, frame])
     info = inspect(data)
     _restore(base)
     with open_model(base) as like:

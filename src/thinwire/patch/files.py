@@ -58,7 +58,7 @@ UNDO = ".thinwire-undo"
 MAX_HEADER_BYTES = 100_000_000
 _KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 _LENGTH = struct.Struct("<Q")
-_BLOCK_BYTES = 1 << 25
+_BLOCK_BYTES = 1 << 22
 # Linux: a private map of more bytes than there is memory is refused otherwise; Python names the flag from 3.13 on
 _NO_RESERVE = 0x4000 if os.uname().sysname == "Linux" else 0
 
@@ -328,7 +328,7 @@ def hash_tensor(
 ) -> TensorDigest:
     """Return the digest of ``tensor`` with the changes of ``part``, and pass its bytes to ``take`` in blocks.
 
-    Nothing is written to ``tensor``, and no more memory is used than for one block of 32 MiB.
+    Nothing is written to ``tensor``, and no more memory is used than for one block of 4 MiB.
     """
     hasher = blake3(max_threads=threads)
     row = bits_of(tensor)
