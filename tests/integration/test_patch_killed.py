@@ -78,16 +78,16 @@ DRIVER = textwrap.dedent(
     def restore_work(here):
         return lambda: undo.restore(here)
 
-    shutil.copytree(place / "base", place / "warm")
-    undo.apply_in_place(place / "warm", frame)  # compiles what every child would compile again
-
     def at_every_step():
+        # loads what every child would load again; so few bytes are hashed without threads, which no fork inherits
+        shutil.copytree(place / "base", place / "warm")
+        undo.apply_in_place(place / "warm", frame)
         for torn in list(every_step(place / "base", lambda k: place / f"apply{k}", apply_work)):
             list(every_step(torn, lambda k: place / f"{torn.name}-restore{k}", restore_work))
 
     def at_random_moments():
         chance = random.Random(0)
-        for turn in range(10):
+        for turn in range(6):
             here = place / f"turn{turn}"
             shutil.copytree(place / "base", here)
             child = os.fork()
@@ -181,18 +181,18 @@ def test_after_a_kill_the_next_patch_clears_what_was_left(tmp_path):
 
 
 def test_killed_at_a_random_moment_the_model_is_restored(tmp_path):
-    make_pair(tmp_path, size=1 << 18)  # frames below 4 MiB are hashed on one thread, as a fork needs it
+    make_pair(tmp_path, size=1 << 18)
     base, target = contents(tmp_path / "base"), contents(tmp_path / "target")
     drive(tmp_path, "moments")
     killed = 0
-    for turn in range(10):
+    for turn in range(6):
         folder = tmp_path / f"turn{turn}"
         killed += undo_place(folder).exists()
         if undo.restore(folder) is None:
             assert contents(folder) == target
         else:
             assert contents(folder) == base
-    assert killed > 3
+    assert killed > 2
 
 
 HOLDER = textwrap.dedent(
