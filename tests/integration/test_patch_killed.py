@@ -10,6 +10,7 @@ import sys
 import textwrap
 
 import numpy as np
+import pytest
 import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
@@ -87,7 +88,7 @@ DRIVER = textwrap.dedent(
 
     def at_random_moments():
         chance = random.Random(0)
-        for turn in range(6):
+        for turn in range(4):
             here = place / f"turn{turn}"
             shutil.copytree(place / "base", here)
             child = os.fork()
@@ -185,14 +186,14 @@ def test_killed_at_a_random_moment_the_model_is_restored(tmp_path):
     base, target = contents(tmp_path / "base"), contents(tmp_path / "target")
     drive(tmp_path, "moments")
     killed = 0
-    for turn in range(6):
+    for turn in range(4):
         folder = tmp_path / f"turn{turn}"
         killed += undo_place(folder).exists()
         if undo.restore(folder) is None:
             assert contents(folder) == target
         else:
             assert contents(folder) == base
-    assert killed > 2
+    assert killed > 1
 
 
 HOLDER = textwrap.dedent(
@@ -292,14 +293,15 @@ def large_pair(place, size):
     save_file({name: torch.from_numpy(row).view(torch.bfloat16) for name, row in rows.items()}, place / "target")
 
 
-def test_memory_is_of_the_order_of_the_patch(tmp_path):
+@pytest.mark.parametrize("mib", [96, pytest.param(300, marks=pytest.mark.slow)])
+def test_memory_is_of_the_order_of_the_patch(tmp_path, mib):
     large_pair(tmp_path / "small", 4 << 20)
-    large_pair(tmp_path / "large", 300 << 20)
+    large_pair(tmp_path / "large", mib << 20)
     done = subprocess.run(
         [sys.executable, "-c", MEMORY, tmp_path], check=False, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     patch, growth = map(int, done.stdout.split())
-    assert 6 << 20 < patch < 8 << 20
+    assert 0.02 < patch / (mib << 20) < 0.03
     assert growth <= patch + (64 << 20)
     assert (tmp_path / "large" / "base").read_bytes() == (tmp_path / "large" / "target").read_bytes()
