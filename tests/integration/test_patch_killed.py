@@ -32,6 +32,7 @@ DRIVER = textwrap.dedent(
     def run(work, stop, names):
         child = os.fork()
         if not child:
+            signal.alarm(60)
             seen = []
 
             def step(name):
@@ -93,6 +94,7 @@ DRIVER = textwrap.dedent(
             shutil.copytree(place / "base", here)
             child = os.fork()
             if not child:
+                signal.alarm(60)
                 try:
                     undo.apply_in_place(here, frame)
                 finally:
