@@ -22,11 +22,10 @@ from rich.progress import Progress
 
 from thinwire.checkpoint import appearing, check_output, target_of, write_model
 from thinwire.patch import Patch, State, decode, decode_anchor, diff, encode, encode_anchor
-from thinwire.patch import frame as frames
 from thinwire.patch.bits import bits_of, dtype_name
 from thinwire.patch.digest import DigestTree
 from thinwire.patch.files import Model, hash_state, interrupted, open_model, shard_files
-from thinwire.patch.frame import FrameInfo, inspect
+from thinwire.patch.frame import FrameInfo, inspect, moves
 from thinwire.patch.patch import TensorPatch
 from thinwire.patch.undo import apply_in_place, restore
 
@@ -228,12 +227,12 @@ def inspect_command(
     with _refusing():
         data = _frame_bytes(frame)
         info = inspect(data)
-        moves = getattr(frames, "moves", lambda frame: None)(data)
+        moved = moves(data)
         if base is not None and info.kind == "patch":
             with open_model(base) as model:
                 state = model.state()
-                moves = _moves(decode(data, state, base_digest=_digests(model, state).root), state)
-        described = {**_describe(info), "moves": None if moves is None else _histogram(moves)}
+                moved = _moves(decode(data, state, base_digest=_digests(model, state).root), state)
+        described = {**_describe(info), "moves": None if moved is None else _histogram(moved)}
         typer.echo(json.dumps(described) if as_json else _as_text(described))
 
 
@@ -248,16 +247,9 @@ def _moves(patch: Patch, base: State) -> dict[int, int]:
     return {1 << power: int(count) for power, count in enumerate(counts) if count}
 
 
-def _histogram(moves: dict[int, int]) -> dict[str, int]:
-    """Gather ``moves`` by size: 1, 2, 3-4, 5-8, 9-16 and so on."""
-    powers: dict[int, int] = {}
-    for move, count in moves.items():
-        power = max(0, move - 1).bit_length()
-        powers[power] = powers.get(power, 0) + count
-    return {
-        str(1 << power) if power < 2 else f"{(1 << power - 1) + 1}-{1 << power}": powers[power]
-        for power in sorted(powers)
-    }
+def _histogram(moved: dict[int, int]) -> dict[str, int]:
+    """Name the sizes in ``moved`` (powers of two, each standing for all beyond the one before): 1, 2, 3-4, 5-8."""
+    return {str(most) if most < 3 else f"{most // 2 + 1}-{most}": count for most, count in sorted(moved.items())}
 
 
 def _describe(info: FrameInfo) -> dict[str, Any]:
@@ -272,10 +264,13 @@ def _describe(info: FrameInfo) -> dict[str, Any]:
         for line in info.header.tensors + info.header.whole
     ]
     return {
+        "version": info.version,
         "kind": info.kind,
         "encoding": info.encoding,
         "base_digest": info.base_digest or None,
         "target_digest": info.target_digest,
+        "base_running": info.digests.base_running or None,
+        "target_running": info.digests.target_running or None,
         "frame_bytes": info.frame_bytes,
         "payload_bytes": info.payload_bytes,
         "total": info.header.total,
@@ -288,7 +283,7 @@ def _describe(info: FrameInfo) -> dict[str, Any]:
 
 
 def _as_text(described: dict[str, Any]) -> str:
-    tensors, moves = described.pop("tensors"), described.pop("moves")
+    tensors, moved = described.pop("tensors"), described.pop("moves")
     rows = [f"{key:16} {value}" for key, value in described.items() if value not in (None, [])]
     width = max((len(_printable(line["name"])) for line in tensors), default=0)
     for line in tensors:
@@ -296,9 +291,9 @@ def _as_text(described: dict[str, Any]) -> str:
         rows.append(
             f"  {_printable(line['name']):{width}} {line['dtype']:10} {line['coding']:9} {line['changed']:>12}{shape}"
         )
-    if moves:
+    if moved:
         rows.append("moves, in units of the last place")
-        rows += [f"  {size:>24} {count:>12}" for size, count in moves.items()]
+        rows += [f"  {size:>24} {count:>12}" for size, count in moved.items()]
     return "\n".join(rows)
 
 

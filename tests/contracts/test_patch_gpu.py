@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from thinwire.patch import apply, decode, diff, encode, running_digest, state_digest
+from thinwire.patch import apply, decode, diff, encode, state_digest
 from thinwire.patch.bits import DTYPES, bits_of, empty_bits
+from thinwire.patch.running import running_digest
 
 pytestmark = pytest.mark.gpu
 

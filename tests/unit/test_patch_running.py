@@ -8,17 +8,16 @@ from hypothesis import strategies as st
 
 from thinwire.patch import (
     FrameError,
-    RunningDigest,
     apply,
     decode,
     diff,
     encode,
     encode_anchor,
-    running_digest,
     state_digest,
 )
 from thinwire.patch.bits import DTYPES, bits_of, empty_bits
 from thinwire.patch.frame import inspect
+from thinwire.patch.running import RunningDigest, running_digest
 
 
 def noise(dtype, size, rng):

@@ -9,12 +9,10 @@ from thinwire.patch.bits import State
 from thinwire.patch.digest import state_digest
 from thinwire.patch.frame import decode, decode_anchor, encode, encode_anchor
 from thinwire.patch.patch import FrameError, Patch, apply, diff
-from thinwire.patch.running import RunningDigest, running_digest
 
 __all__ = [
     "FrameError",
     "Patch",
-    "RunningDigest",
     "State",
     "apply",
     "decode",
@@ -22,6 +20,5 @@ __all__ = [
     "diff",
     "encode",
     "encode_anchor",
-    "running_digest",
     "state_digest",
 ]

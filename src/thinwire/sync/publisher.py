@@ -8,9 +8,10 @@ restart can't know it doesn't guess: the first version of a new publisher is an 
 
 import torch
 
-from thinwire.patch import RunningDigest, State, apply, diff, encode, encode_anchor, running_digest
+from thinwire.patch import State, apply, diff, encode, encode_anchor
 from thinwire.patch.bits import copy_of, same_memory
 from thinwire.patch.digest import DigestTree, digest_tree
+from thinwire.patch.running import RunningDigest, running_digest
 from thinwire.sync.chain import (
     MAX_VERSION,
     Manifest,

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 
 import torch
 
-from thinwire.patch import FrameError, RunningDigest, State, apply, decode, decode_anchor, state_digest
+from thinwire.patch import FrameError, State, apply, decode, decode_anchor, state_digest
 from thinwire.patch.bits import Bits, bits_of
 from thinwire.patch.compare import Positions
 from thinwire.patch.frame import inspect
+from thinwire.patch.running import RunningDigest
 from thinwire.sync.chain import Manifest, committed_versions, frame_checksum, plan_route, read_manifest
 from thinwire.sync.store import Store, SyncError
 
