@@ -206,7 +206,7 @@ def test_a_run_fills_both_tables(tmp_path):
     versions = chain(4)
     for version in [*versions[:3], versions[2], versions[3], versions[3]]:  # some steps change nothing
         publisher.publish(version)
-    config = {"source": "x", "pairs": 2, "rare_pairs": 1, "timed_pairs": 1, "repeats": 2}
+    config = {"source": "x", "pairs": 2, "slow_pairs": 1, "rare_pairs": 1, "timed_pairs": 1, "repeats": 2}
     record = Recorder(
         row_of(config),
         tmp_path / "out",
@@ -225,7 +225,8 @@ def test_a_run_fills_both_tables(tmp_path):
     assert {line["value"] for line in trips} == {"1.0"}
     assert {line["scope"] for line in trips} == {codec.name for codec in codecs()}
     assert {line["step"] for line in trips} == {"2", "4"}
-    assert {line["step"] for line in trips if line["scope"] in ("zstd_patch_from", "bsdiff4")} == {"4"}
+    assert {line["step"] for line in trips if line["scope"] in ("zstd_patch_from", "bsdiff4", "dense")} == {"4"}
+    assert {line["step"] for line in trips if line["scope"] == "context"} == {"2", "4"}
     assert {line["step"] for line in tables["clock"]} == {"4"}
     sizes = {line["scope"]: float(line["value"]) for line in tables["metrics"] if line["metric"] == "bits_per_change"}
     assert sizes["relative"] < sizes["published_zstd1"] < sizes["pairs_raw"]

@@ -40,12 +40,13 @@ class Config(StudyConfig):
     pairs: int = Field(
         default=6, ge=1, description="most consecutive version pairs that are coded, the last of the chain"
     )
+    slow_pairs: int = Field(default=2, ge=0, description="how many of them, from the last, slow codecs code as well")
     rare_pairs: int = Field(
         default=1, ge=0, description="how many of them, from the last, zstd with a reference and bsdiff code as well"
     )
     slice_mib: int = Field(default=4, ge=1, description="most MiB of whole tensors that bsdiff is given")
     timed_pairs: int = Field(default=2, ge=0, description="how many pairs, from the last, are timed as well")
-    repeats: int = Field(default=7, ge=1, description="timed repeats; in each, every quick codec runs once")
+    repeats: int = Field(default=5, ge=1, description="timed repeats; in each, every quick codec runs once")
     slow_repeats: int = Field(default=1, ge=1, description="how many of them the slow codecs take part in")
     memory: bool = Field(default=True, description="measure the extra memory on the last pair")
 
@@ -70,7 +71,7 @@ def _record_sizes(
         record.record(version, "round_trip", float(same), codec.name)
 
 
-def _measure_sizes(step: Step, state: State, version: int, rare: bool, record: Recorder) -> None:
+def _measure_sizes(step: Step, state: State, version: int, listed: Iterable[Codec], record: Recorder) -> None:
     patch = step.patch()
     bound = entropy_bound(step.base, patch)
     record.record(version, "changed_weights", patch.changed)
@@ -78,7 +79,6 @@ def _measure_sizes(step: Step, state: State, version: int, rare: bool, record: R
     record.record(version, "bound_bits", bound.total)
     record.record(version, "bound_position_bits", bound.position)
     record.record(version, "bound_value_bits", bound.value)
-    listed = [codec for codec in codecs() if codec.reach == "version" or (rare and codec.reach == "rare")]
     _record_sizes(step, state, listed, version, bound.total, record)
 
 
@@ -113,6 +113,14 @@ def _measure_speeds(step: Step, state: State, version: int, config: Config, reco
         record.record(version, "decode_over_public", timing.over_public(name).median, name)
 
 
+def _sized(config: Config, left: int) -> list[Codec]:
+    """Return the codecs that code the pair after which ``left`` more come."""
+    whole = [
+        codec for codec in codecs() if codec.reach == "version" and (codec.pace == "quick" or left < config.slow_pairs)
+    ]
+    return whole + [codec for codec in codecs() if codec.reach == "rare" and left < config.rare_pairs]
+
+
 def _measure_anchor(step: Step, version: int, record: Recorder) -> None:
     for name, compress in (("planes", True), ("raw", False)):
         frame = encode_anchor(step.target, compress=compress, threads=step.threads, tree=step.target_tree)
@@ -142,7 +150,7 @@ def run(config: Config, record: Recorder) -> None:
         target = copied(reader.pull(version))
         step = Step.of(base, target, record.threads)
         compared, state = step.compared(), copied(base)
-        _measure_sizes(compared, state, version, left < config.rare_pairs, record)
+        _measure_sizes(compared, state, version, _sized(config, left), record)
         if left < config.rare_pairs:
             _measure_slice(compared, config.slice_mib * MIB, version, record)
         if left < config.timed_pairs:

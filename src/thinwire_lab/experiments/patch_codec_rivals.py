@@ -35,7 +35,8 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd  # what Python has from 3.14 on; python-zstandard can't take the base as a prefix
 
-ENCODINGS = ("absolute", "relative", "context", "dense", "auto", "published")
+ENCODINGS = ("relative", "context", "published", "absolute", "auto", "dense")
+_QUICK = (*ENCODINGS[:3], "zstd1")
 DIGESTED = ("relative", "context")
 """Encodings that are also timed without held digests, as ``relative_digests`` and ``context_digests``."""
 PUBLISHED = "published_zstd1"
@@ -85,7 +86,7 @@ class Step:
 class Codec:
     """``write`` makes bytes of a step; ``read`` brings a receiver that holds the base, in place, to the target.
 
-    ``pace``: a "quick" codec is timed in every repeat, a "slow" one in few. ``reach``: what it can bear, a whole
+    ``pace``: a "quick" codec takes part in all that is measured, a "slow" one on few pairs and in few repeats. ``reach``: what it can bear, a whole
     "version", one now and then ("rare"), or a "slice" of it.
     """
 
@@ -241,13 +242,13 @@ def codecs() -> list[Codec]:
             f"published_{name}",
             partial(_write_published, compress),
             partial(_read_published, decompress),
-            "quick" if name == "zstd1" else "slow",
+            "quick" if name in _QUICK else "slow",
         )
         for name, (compress, decompress) in _compressors().items()
     ]
     listed += [Codec("pairs_raw", _write_pairs, _read_pairs), Codec("xor_zstd1", _write_xor, _read_xor)]
     listed += [
-        Codec(word, partial(_write_encoded, word), _read_encoded, "slow" if word == "dense" else "quick")
+        Codec(word, partial(_write_encoded, word), _read_encoded, "quick" if word in _QUICK else "slow")
         for word in ENCODINGS
     ]
     listed.append(Codec("zstd_patch_from", _write_patch_from, _read_patch_from, reach="rare"))
