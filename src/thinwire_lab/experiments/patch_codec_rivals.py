@@ -86,8 +86,8 @@ class Step:
 class Codec:
     """``write`` makes bytes of a step; ``read`` brings a receiver that holds the base, in place, to the target.
 
-    ``pace``: a "quick" codec takes part in all that is measured, a "slow" one on few pairs and in few repeats. ``reach``: what it can bear, a whole
-    "version", one now and then ("rare"), or a "slice" of it.
+    ``pace``: a "quick" codec takes part in all that is measured, a "slow" one on few pairs and in few repeats.
+    ``reach``: what it can bear, a whole "version", one now and then ("rare"), or a "slice" of it.
     """
 
     name: str
