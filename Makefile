@@ -2,6 +2,7 @@
 # make reproduce SCALE=smoke    the same, tiny, in minutes
 # make test                 the tests
 # make figures              redraw figures, verdicts and report from the committed summaries, without training
+# make bench                size and speed of every patch codec on this machine (benchmarks/README.md)
 # make clean                remove the results of SCALE and the workflow's records of them (assets and .venv stay)
 #
 # PYTHON       interpreter that .venv is made with (3.11 or newer; default python3)
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 WORKFLOW := $(BIN)/snakemake --cores $(CORES) --config scale=$(SCALE)
 
-.PHONY: reproduce test figures clean lint setup
+.PHONY: reproduce test figures bench clean lint setup
 
 setup: $(READY)
 
@@ -46,6 +47,9 @@ figures: $(READY)
 	@$(WORKFLOW) from_summaries=true --forceall -- figures report
 	@echo "report: results/$(SCALE)/report.html"
 
+bench: $(READY)
+	@$(BIN)/python -m benchmarks.patch
+
 clean:
 	rm -rf results/$(SCALE)/runs results/$(SCALE)/versions results/$(SCALE)/logs results/$(SCALE)/summaries results/$(SCALE)/figures \
-	  results/$(SCALE)/claims.csv results/$(SCALE)/bounds.csv results/$(SCALE)/report.html
+	  results/$(SCALE)/claims.csv results/$(SCALE)/bounds.csv results/$(SCALE)/reaches.csv results/$(SCALE)/report.html

@@ -87,8 +87,8 @@ def run(
     config, at = _lab(scale)
     folder = _results(scale, results)
     running.end_with_caller()
-    rows = [row for planned in plan_all(config.studies, at).values() for row in planned]
-    row = running.find_row(study, run_name, at, config.studies)
+    rows = [row for planned in plan_all(config.planned, at).values() for row in planned]
+    row = running.find_row(study, run_name, at, config.planned)
     _say(f"{study}  {run_name}  started")
     preregistration.register(study, load_study(study), at, plan_study(study, at), folder)
     try:
@@ -132,8 +132,8 @@ def summarise(study: StudyArgument, scale: ScaleOption = "laptop", results: Resu
 
 @app.command()
 def judge(scale: ScaleOption = "laptop", results: ResultsOption = None) -> None:
-    """Judge every claim by the summaries: claims.csv, and bounds.csv with the paired bounds by several methods."""
-    from thinwire_lab.analysis import bounds, claims  # noqa: PLC0415
+    """Judge the summaries: claims.csv, bounds.csv (paired bounds by several methods), reaches.csv (own goals)."""
+    from thinwire_lab.analysis import bounds, claims, reaches  # noqa: PLC0415
 
     _, at = _lab(scale)
     folder = _results(scale, results)
@@ -151,6 +151,7 @@ def judge(scale: ScaleOption = "laptop", results: ResultsOption = None) -> None:
 
     claims.judge(Path("configs/claims.yaml"), folder / "summaries", scale, folder / "claims.csv", fresh, protocol)
     bounds.write_bounds(Path("configs/claims.yaml"), folder / "summaries", folder / "bounds.csv")
+    reaches.write_reaches(Path("configs/claims.yaml"), folder / "summaries", folder / "reaches.csv", fresh)
 
 
 @app.command()
@@ -201,7 +202,7 @@ def rerun(
     from thinwire_lab import running  # noqa: PLC0415
 
     config, at = _lab(scale)
-    row = running.find_row(study, run_name, at, config.studies)
+    row = running.find_row(study, run_name, at, config.planned)
     known = Path("results") / scale / "runs" / study / run_name / "metrics.csv"
     if not known.is_file():
         raise ConfigError(f"{known}: no such table; run `thinwire-lab run {study} {run_name} --scale {scale}` first")

@@ -110,7 +110,13 @@ class LabConfig(Strict):
 
     scale: Scale = Field(description="smoke, laptop or paper")
     studies: list[str] = Field(description="studies that reproduce-all builds")
+    searches: list[str] = Field(default=[], description="studies built only by name: choices that others rest on")
     wandb: Literal["disabled", "offline", "online"] = Field(description="mode of the wandb mirror")
+
+    @property
+    def planned(self) -> list[str]:
+        """Studies that can be built, by ``reproduce-all`` or by name."""
+        return [*self.studies, *self.searches]
 
 
 def _load(path: Path, kind: type[Strict]) -> Any:

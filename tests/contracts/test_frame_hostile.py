@@ -19,7 +19,7 @@ from thinwire.patch.bits import bits_of
 from thinwire.patch.frame import CODINGS, inspect
 from thinwire.patch.header import Header, TensorInfo
 from thinwire.patch.published import pack_published
-from thinwire.patch.wire import Packer, inflate, seal, unseal
+from thinwire.patch.wire import Digests, Packer, inflate, seal, unseal
 
 
 def versions():
@@ -41,7 +41,7 @@ PUBLISHED = unseal(encode(PATCH, BASE, "published"))
 WIDER = {**TARGET, "c": torch.arange(6).reshape(2, 3), "d": torch.zeros(())}
 FRAMES = {word: encode(PATCH, BASE, word) for word in CODINGS}
 FRAMES["schema"] = encode(diff(BASE, {name: WIDER[name] for name in ("a", "c", "d")}), BASE)
-ANCHORS = {"planes": encode_anchor(BASE), "raw": encode_anchor(BASE, compress=False)}
+ANCHORS = {"coded": encode_anchor(BASE), "raw": encode_anchor(BASE, compress=False)}
 
 
 def read(frame):
@@ -91,7 +91,7 @@ def test_a_forged_frame_with_a_right_checksum_is_read_or_refused(word, data):
             del body[place : place + data.draw(st.integers(1, 4))]
         else:
             body[place:place] = body[place : place + data.draw(st.integers(1, 4))]
-        if len(body) < 93:
+        if len(body) < 125:
             break
     before = state_digest(BASE)
     with suppress(FrameError):
@@ -108,7 +108,7 @@ def test_noise_is_refused(noise):
 
 
 def header_frame(header, payload=(), encoding="relative", kind="patch"):
-    digests = (DIGEST, PATCH.target_digest) if kind == "patch" else ("", DIGEST)
+    digests = Digests(DIGEST, PATCH.target_digest) if kind == "patch" else Digests("", DIGEST)
     chunks = tuple(len(part) for part in payload)
     return seal(kind, encoding, digests, replace(header, chunks=chunks).write(), list(payload), 1)
 
@@ -204,7 +204,7 @@ def test_a_header_that_repeats_itself_is_refused_before_it_is_read_whole(fields,
     header.data += bytes(1 + fields)
     header.number(count)
     header.data += unit * count
-    frame = seal("patch", "relative", (DIGEST, DIGEST), bytes(header.data), [], 1)
+    frame = seal("patch", "relative", Digests(DIGEST, DIGEST), bytes(header.data), [], 1)
     assert len(frame) < 1 << 14
     before = time.process_time()
     with pytest.raises(FrameError, match=message):
@@ -221,10 +221,11 @@ def test_an_empty_tensor_of_immense_shape_is_refused(shape):
 
 def test_an_anchor_that_names_a_base_is_refused():
     envelope = unseal(ANCHORS["raw"])
-    digests = (DIGEST, envelope.target_digest)
-    forged = seal("anchor", "raw", digests, envelope.header, [bytes(envelope.payload)], 1)
-    with pytest.raises(FrameError, match="is an anchor and names a base"):
-        inspect(forged)
+    target = envelope.digests.target
+    for digests in (Digests(DIGEST, target), Digests("", target, "1" * 32)):
+        forged = seal("anchor", "raw", digests, envelope.header, [bytes(envelope.payload)], 1)
+        with pytest.raises(FrameError, match="is an anchor and names a base"):
+            inspect(forged)
 
 
 def test_an_anchor_beyond_the_limit_is_refused_before_it_is_allocated():
@@ -242,7 +243,8 @@ def test_kinds_versions_and_magic_are_refused_by_name():
         decode_anchor(bytes(frame))
     for place, value, message in [
         (0, 0, "begin with"),
-        (8, 2, "format version 2"),
+        (8, 3, "format version 3"),
+        (8, 0, "format version 0"),
         (10, 3, "kind 3"),
         (11, 9, "encoding 9"),
     ]:
@@ -259,7 +261,7 @@ def test_kinds_versions_and_magic_are_refused_by_name():
 def test_an_anchor_of_another_state_than_it_names_is_refused():
     envelope = unseal(ANCHORS["raw"])
     payload = bytes([envelope.payload[0] ^ 1]) + bytes(envelope.payload[1:])
-    forged = seal("anchor", "raw", ("", envelope.target_digest), envelope.header, [payload], 1)
+    forged = seal("anchor", "raw", Digests("", envelope.digests.target), envelope.header, [payload], 1)
     with pytest.raises(FrameError, match="do not have the state digest"):
         decode_anchor(forged)
     assert state_digest(decode_anchor(forged, verify=False)) != state_digest(BASE)
@@ -328,3 +330,85 @@ def test_a_forged_published_payload_is_read_or_refused(data):
     except FrameError:
         return
     assert [part.name for part in patch.tensors] == ["a", "b"]
+
+
+CONTEXT = unseal(encode(PATCH, BASE, "context"))
+CONTEXT_HEADER = inspect(FRAMES["context"]).header
+
+
+def context_frame(header=CONTEXT_HEADER, payload=None):
+    digests = Digests(DIGEST, PATCH.target_digest)
+    return seal(
+        "patch", "context", digests, header.write(), [bytes(CONTEXT.payload) if payload is None else payload], 1
+    )
+
+
+def with_model(**fields):
+    first, *rest = CONTEXT_HEADER.models
+    return replace(CONTEXT_HEADER, models=(replace(first, **fields), *rest))
+
+
+def with_segment(**fields):
+    first, *rest = CONTEXT_HEADER.segments
+    return replace(CONTEXT_HEADER, segments=(replace(first, **fields), *rest))
+
+
+FIRST = CONTEXT_HEADER.models[0]
+CROOKED = {
+    "no models": (replace(CONTEXT_HEADER, models=()), "models count"),
+    "a model twice": (replace(CONTEXT_HEADER, models=(FIRST, *CONTEXT_HEADER.models)), "models count"),
+    "another count": (with_model(move_counts=FIRST.move_counts * 2), "models count"),
+    "no segments": (replace(CONTEXT_HEADER, segments=()), "segments"),
+    "a segment of other changes": (with_segment(changed=2), "other changes"),
+    "odd tokens": (with_segment(token_bytes=5), "5 bytes of tokens"),
+    "too few tokens": (with_segment(token_bytes=2), "2 bytes of tokens"),
+    "longer tokens": (with_segment(token_bytes=1 << 40), "the payload has"),
+    "buckets without a table": (with_model(gap_groups=FIRST.gap_groups[:-1] + (0,)), "cover"),
+}
+
+
+@pytest.mark.parametrize("case", CROOKED)
+def test_a_lying_model_or_segment_is_refused_by_name(case):
+    header, message = CROOKED[case]
+    with pytest.raises(FrameError, match=message):
+        decode(context_frame(header), BASE, base_digest=DIGEST)
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_forged_tokens_are_read_or_refused(data):
+    payload = bytearray(CONTEXT.payload)
+    for _ in range(data.draw(st.integers(1, 3))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        patch = decode(context_frame(payload=bytes(payload)), BASE, base_digest=DIGEST)
+    except FrameError:
+        return
+    assert [part.name for part in patch.tensors] == ["a", "b"]
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_forged_tables_are_read_or_refused(data):
+    """Other counts with the same sums: the tokens then mean something else, and lead nowhere outside the tensors."""
+    fields = {}
+    for kind in ("gap_counts", "move_counts"):
+        counts = getattr(FIRST, kind).copy()
+        for _ in range(data.draw(st.integers(1, 3))):
+            row = counts[data.draw(st.integers(0, len(counts) - 1))]
+            row[data.draw(st.sampled_from(np.flatnonzero(row).tolist()))] -= 1
+            row[data.draw(st.integers(0, 255))] += 1
+        if not all(row.any() for row in counts):
+            return
+        fields[kind] = counts
+    with suppress(FrameError):
+        decode(context_frame(with_model(**fields)), BASE, base_digest=DIGEST)
+
+
+def test_version_1_knows_no_context_coding():
+    frame = bytearray(FRAMES["context"])
+    fixed, running, rest = frame[:92], frame[92:124], frame[124:-32]
+    assert len(running) == 32
+    fixed[8] = 1
+    with pytest.raises(FrameError, match="does not know"):
+        inspect(signed(fixed + rest))

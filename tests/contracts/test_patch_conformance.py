@@ -116,12 +116,24 @@ def test_auto_takes_the_cheapest_coding_for_each_tensor():
     bits_of(target["moved"])[:] ^= np.uint32(1 << 20)
     target["replaced"][:] = torch.randint(0, 4, (60_000,), generator=generator)
     target["wild"][::1000] = 1.0
+    base["often"] = torch.randn(60_000, generator=generator).bfloat16()
+    target["often"] = base["often"].clone()
+    bits_of(target["often"])[::20] += np.uint16(1)
     patch = diff(base, target)
     frame = encode(patch, base)
     codings = {line.name: line.coding for line in inspect(frame).header.tensors}
-    assert codings == {"few": "relative", "moved": "dense", "replaced": "absolute", "wild": "absolute"}
+    assert codings == {
+        "few": "context",
+        "moved": "dense",
+        "often": "context",
+        "replaced": "absolute",
+        "wild": "absolute",
+    }
     assert len(frame) <= min(len(encode(patch, base, word)) for word in ("absolute", "relative", "dense"))
     assert state_digest(apply(base, decode(frame, base))) == patch.target_digest
+    del base["often"], target["often"]
+    few = inspect(encode(diff(base, target), base)).header.tensors
+    assert few[0].coding == "relative"  # 60 changes do not pay for a model
 
 
 def test_relative_is_smaller_than_published_on_small_moves():
@@ -140,3 +152,25 @@ def test_frames_are_read_from_any_buffer():
     frame = encode(diff(base, {"w": torch.ones(10)}), base)
     for buffer in (frame, bytearray(frame), memoryview(frame), np.frombuffer(frame, dtype=np.uint8)):
         assert decode(buffer, base).changed == 10
+
+
+def test_context_is_smaller_than_relative_where_the_exponent_tells():
+    generator = torch.Generator().manual_seed(0)
+    base = {"w": torch.randn(500, 2000, generator=generator).bfloat16()}
+    target = {"w": (base["w"].float() + 2e-5 * torch.randn(500, 2000, generator=generator)).bfloat16()}
+    patch = diff(base, target)
+    sizes = {word: inspect(encode(patch, base, word)).frame_bytes for word in ("context", "relative", "published")}
+    assert patch.changed > 2000
+    assert sizes["context"] < 0.7 * sizes["relative"]
+    assert sizes["context"] < 0.35 * sizes["published"]
+
+
+@pytest.mark.parametrize("encoding", EXACT)
+def test_a_frame_is_the_same_on_any_number_of_threads(encoding):
+    generator = torch.Generator().manual_seed(1)
+    base = {f"w{i}": torch.randn(300, 200, generator=generator).bfloat16() for i in range(5)}
+    base["n"] = torch.randn(500, generator=generator)
+    target = {name: tensor + 1e-3 * tensor for name, tensor in base.items()}
+    patch = diff(base, target)
+    frames = {encode(patch, base, encoding, threads=threads) for threads in (1, 2, 3)}
+    assert len(frames) == 1

@@ -1,8 +1,8 @@
 """Frames written once stay readable for good, and the page of the format tells the truth.
 
-``tests/golden/frames`` holds one frame of each encoding as format version 1 wrote it. A reader that can't read them
-any more breaks every stored chain, so these files are never written anew: another version of the format gets files of
-its own.
+``tests/golden/frames`` holds, for each version of the format, one frame of each encoding as that version wrote it. A
+reader that can't read them any more breaks every stored chain, so these files are never written anew: another version
+of the format gets files of its own.
 """
 
 import json
@@ -19,6 +19,7 @@ from thinwire.patch import apply, decode, decode_anchor, diff, encode, state_dig
 from thinwire.patch.bits import bits_of, empty_bits, tied_groups
 from thinwire.patch.frame import inspect
 from thinwire.patch.published import pack_published
+from thinwire.patch.wire import Packer
 
 FRAMES = Path(__file__).parent / "frames"
 PAGE = Path(__file__).parents[2] / "docs" / "FORMAT.md"
@@ -64,6 +65,7 @@ TARGETS = {
     "absolute": golden_target,
     "relative": golden_target,
     "dense": golden_target,
+    "context": golden_target,
     "schema": golden_schema,
 }
 
@@ -75,10 +77,14 @@ def assert_same(state, expected):
         np.testing.assert_array_equal(bits_of(state[name]), bits_of(tensor), err_msg=name)
 
 
-@pytest.mark.parametrize("word", TARGETS)
-def test_a_stored_patch_is_still_read(word):
+PATCHES = [(version, word) for version in (1, 2) for word in TARGETS if (version, word) != (1, "context")]
+
+
+@pytest.mark.parametrize(("version", "word"), PATCHES)
+def test_a_stored_patch_is_still_read(version, word):
     base, target = golden_base(), TARGETS[word]()
-    frame = (FRAMES / f"{word}.frame").read_bytes()
+    frame = (FRAMES / str(version) / f"{word}.frame").read_bytes()
+    assert inspect(frame).version == version
     patch = decode(frame, base)
     result = apply(base, patch)
     assert_same(result, target)
@@ -86,23 +92,32 @@ def test_a_stored_patch_is_still_read(word):
     assert tied_groups(result) == tied_groups(target)
 
 
-@pytest.mark.parametrize("word", ["planes", "raw"])
-def test_a_stored_anchor_is_still_read(word):
-    frame = (FRAMES / f"{word}.frame").read_bytes()
+@pytest.mark.parametrize(("version", "word"), [(1, "planes"), (1, "raw"), (2, "coded"), (2, "raw")])
+def test_a_stored_anchor_is_still_read(version, word):
+    frame = (FRAMES / str(version) / f"{word}.frame").read_bytes()
+    assert inspect(frame).version == version
     state = decode_anchor(frame)
     assert_same(state, golden_base())
     assert tied_groups(state) == (("model.embed", "model.head"),)
 
 
+def packed(model):
+    out = Packer()
+    model.write(out)
+    return bytes(out.data)
+
+
 @pytest.mark.parametrize("word", TARGETS)
 def test_the_writer_still_writes_the_same_header_and_plain_payload(word):
     base = golden_base()
-    stored = inspect((FRAMES / f"{word}.frame").read_bytes())
+    stored = inspect((FRAMES / "2" / f"{word}.frame").read_bytes())
     written = inspect(encode(diff(base, TARGETS[word]()), base, "relative" if word == "schema" else word))
+    assert (written.version, written.digests) == (stored.version, stored.digests)
+    assert [packed(model) for model in written.header.models] == [packed(model) for model in stored.header.models]
+    assert written.header.segments == stored.header.segments
     assert written.header.tensors == stored.header.tensors
     assert written.header.whole == stored.header.whole
     assert written.header.stream_sizes() == stored.header.stream_sizes()
-    assert (written.base_digest, written.target_digest) == (stored.base_digest, stored.target_digest)
 
 
 def test_the_published_layout_byte_for_byte():
@@ -168,9 +183,10 @@ def test_an_empty_published_patch_is_an_empty_list():
     assert decode(encode(patch, base, "published"), base).changed == 0
 
 
-def test_the_worked_frame_of_the_page_is_what_it_says():
-    block = re.search(r"<!-- worked frame -->\n```\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert block, "docs/FORMAT.md has no worked frame"
+@pytest.mark.parametrize("encoding", ["relative", "context"])
+def test_the_worked_frames_of_the_page_are_what_it_says(encoding):
+    block = re.search(rf"<!-- worked {encoding} frame -->\n```\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert block, f"docs/FORMAT.md has no worked {encoding} frame"
     frame = bytes.fromhex("".join(text[:48] for text in block[1].splitlines()))  # the words stand right of the digits
     base = {"norm": torch.tensor([1.0, -0.0]), "w": torch.tensor([0.5, 1.0, 2.0, 4.0], dtype=torch.bfloat16)}
     target = {
@@ -178,4 +194,4 @@ def test_the_worked_frame_of_the_page_is_what_it_says():
         "w": torch.tensor([0.5, 1.0078125, 2.0, 3.984375], dtype=torch.bfloat16),
     }
     assert_same(apply(base, decode(frame, base)), target)
-    assert encode(diff(base, target), base, "relative") == frame
+    assert encode(diff(base, target), base, encoding) == frame

@@ -20,6 +20,7 @@ LIBRARY_FLOOR = dict.fromkeys(BESIDE_PATCH, 0) | {
     "train": 2,
     "outer": 2,
     "local": 2,
+    "checkpoint": 2,
     "integrations": 3,
     "cli": 3,
 }

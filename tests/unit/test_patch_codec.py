@@ -1,6 +1,7 @@
 """The study's codecs bring versions over, its bound is the entropy it claims, and its run fills the tables."""
 
 import csv
+import dataclasses
 import math
 
 import numpy as np
@@ -9,13 +10,25 @@ import torch
 
 from thinwire.patch import diff, state_digest
 from thinwire.patch.bits import bits_of
-from thinwire.patch.digest import digest_tree
 from thinwire.sync import DirectoryStore, Publisher
+from thinwire_lab.analysis.reaches import load_reaches
 from thinwire_lab.config import load_study
-from thinwire_lab.experiments.patch_codec import Config, Step, codecs, run
+from thinwire_lab.experiments.patch_codec import Config, run
 from thinwire_lab.experiments.patch_codec_bound import entropy_bound
-from thinwire_lab.plan import Row
+from thinwire_lab.experiments.patch_codec_rivals import (
+    Step,
+    codecs,
+    hashing_codecs,
+    public_decode,
+    slice_of,
+    undo,
+)
+from thinwire_lab.experiments.patch_codec_speed import Summary, Timing, time_codecs
+from thinwire_lab.plan import Row, plan_study
+from thinwire_lab.provenance import SOURCES
 from thinwire_lab.recorder import Recorder
+
+CONFIGS = SOURCES.parent / "configs"
 
 
 def chain(count=3):
@@ -35,17 +48,97 @@ def chain(count=3):
 
 
 def step_of(base, target):
-    return Step(base, target, digest_tree(base), digest_tree(target), 1)
+    return Step.of(base, target, 1)
+
+
+def copy_of(state):
+    return {name: tensor.clone() for name, tensor in state.items()}
+
+
+@pytest.mark.parametrize("codec", [*codecs(), *hashing_codecs()], ids=lambda codec: codec.name)
+def test_every_codec_brings_the_version_over(codec):
+    base, target = chain(2)
+    state = copy_of(base)
+    step = step_of(base, target)
+    data = codec.write(step)
+    codec.read(data, state, step)
+    assert state_digest(state) == step.target_tree.root
+    assert codec.write(step) == data == codec.write(step.compared())
+    undo(state, step, step.patch())
+    assert state_digest(state) == step.base_tree.root
 
 
 @pytest.mark.parametrize("codec", codecs(), ids=lambda codec: codec.name)
-def test_every_codec_brings_the_version_over(codec):
+def test_every_codec_takes_tied_tensors_once(codec):
     base, target = chain(2)
-    state = {name: tensor.clone() for name, tensor in base.items()}
+    base["tied"], target["tied"] = base["model.a"], target["model.a"]
+    state = copy_of({name: tensor for name, tensor in base.items() if name != "tied"})
+    state["tied"] = state["model.a"]
     step = step_of(base, target)
     codec.read(codec.write(step), state, step)
     assert state_digest(state) == step.target_tree.root
-    assert codec.write(step) == codec.write(step)
+    assert step.full_bytes == sum(base[name].nbytes for name in ("model.a", "model.b", "model.norm"))
+
+
+def test_a_slice_is_of_whole_changed_tensors_that_fit():
+    base, target = chain(2)
+    base["unchanged"] = target["unchanged"] = torch.zeros(10)
+    step = step_of(base, target)
+    changed = {part.name for part in step.patch().tensors}
+    assert set(slice_of(step, 10**9).base) == changed
+    assert set(slice_of(step, base["model.b"].nbytes).base) == {"model.b"}
+    assert set(slice_of(step, 1).base) == {min(changed, key=lambda name: base[name].nbytes)}
+
+
+def test_the_public_way_of_decoding_finds_the_same_changes():
+    base, target = chain(2)
+    base["float"], target["float"] = torch.zeros(3, 2, 5), torch.zeros(3, 2, 5)
+    target["float"][2, 1, 3] = target["float"][0, 0, 0] = 1.5
+    step = step_of(base, target)
+    published = next(codec for codec in codecs() if codec.name == "published_zstd1")
+    found = public_decode(published.write(step))
+    patch = step.patch()
+    assert list(found) == [part.name for part in patch.tensors]
+    for part in patch.tensors:
+        (rows, columns), values = found[part.name]
+        width = math.prod(base[part.name].shape[1:])
+        assert torch.equal(rows.long() * width + columns, torch.from_numpy(part.positions))
+        assert np.array_equal(bits_of(values), part.bits)
+        assert values.dtype == base[part.name].dtype
+
+
+def test_timing_pairs_within_repeats_and_leaves_the_base():
+    base, target = chain(2)
+    step, state = step_of(base, target), copy_of(base)
+    timing = time_codecs(step, state, [*codecs(), *hashing_codecs()], repeats=3, slow_repeats=1)
+    assert state_digest(state) == step.base_tree.root
+    assert {len(rates) for rates in (timing.equal, timing.digest, timing.public)} == {3}
+    for codec in [*codecs(), *hashing_codecs()]:
+        if codec.reach == "version":
+            assert (
+                len(timing.encode[codec.name]) == len(timing.decode[codec.name]) == (1 if codec.pace == "slow" else 3)
+            )
+        else:
+            assert codec.name not in timing.encode
+    assert all(rate > 0 for side in (timing.encode, timing.decode) for rates in side.values() for rate in rates)
+    with pytest.raises(ValueError, match="knows its patch"):
+        time_codecs(step.compared(), state, codecs(), repeats=1, slow_repeats=1)
+
+
+def test_ratios_are_formed_within_repeats():
+    timing = Timing([10.0, 20.0, 40.0], [], [1.0, 2.0, 4.0], {"a": [5.0, 20.0, 10.0]}, {"a": [3.0, 6.0]})
+    assert timing.over_equal(timing.encode, "a") == Summary(0.5, 0.25, 1.0)
+    assert timing.over_equal(timing.encode, "a").spread == 1.5
+    assert timing.over_public("a") == Summary(3.0, 3.0, 3.0)
+
+
+def test_codecs_are_told_the_patch_once():
+    base, target = chain(2)
+    compared = step_of(base, target).compared()
+    emptied = dataclasses.replace(compared, target=base)  # a comparison now would find nothing
+    for codec in codecs():
+        if codec.name.startswith("published") or codec.name in ("pairs_raw", "relative", "context"):
+            assert codec.write(emptied) == codec.write(compared)
 
 
 def test_names_of_codecs_are_distinct_and_raw_pairs_cost_48_bits():
@@ -113,7 +206,7 @@ def test_a_run_fills_both_tables(tmp_path):
     versions = chain(4)
     for version in [*versions[:3], versions[2], versions[3], versions[3]]:  # some steps change nothing
         publisher.publish(version)
-    config = {"source": "x", "pairs": 2, "timed_pairs": 1, "repeats": 2}
+    config = {"source": "x", "pairs": 2, "slow_pairs": 1, "rare_pairs": 1, "timed_pairs": 1, "repeats": 2}
     record = Recorder(
         row_of(config),
         tmp_path / "out",
@@ -132,11 +225,34 @@ def test_a_run_fills_both_tables(tmp_path):
     assert {line["value"] for line in trips} == {"1.0"}
     assert {line["scope"] for line in trips} == {codec.name for codec in codecs()}
     assert {line["step"] for line in trips} == {"2", "4"}
+    assert {line["step"] for line in trips if line["scope"] in ("zstd_patch_from", "bsdiff4", "dense")} == {"4"}
+    assert {line["step"] for line in trips if line["scope"] == "context"} == {"2", "4"}
     assert {line["step"] for line in tables["clock"]} == {"4"}
     sizes = {line["scope"]: float(line["value"]) for line in tables["metrics"] if line["metric"] == "bits_per_change"}
     assert sizes["relative"] < sizes["published_zstd1"] < sizes["pairs_raw"]
     recorded = {line["metric"] for table in tables.values() for line in table}
     assert {measure.metric for measure in load_study("patch_codec").measures} <= recorded
+    extra = {line["scope"]: float(line["value"]) for line in tables["clock"] if line["metric"] == "extra_memory"}
+    assert set(extra) == {f"{encoding}_{side}" for encoding in ("relative", "context") for side in ("encode", "decode")}
+    assert all(mebibytes < 16 for mebibytes in extra.values())  # of versions of a tenth of a MiB
+    rates = {line["scope"] for line in tables["clock"] if line["metric"] == "encode_rate"}
+    assert {"relative", "relative_digests", "context", "published_gzip6"} <= rates
+    assert "public_decode" in {line["scope"] for line in tables["clock"] if line["metric"] == "decode_rate"}
+
+
+def test_every_reach_of_the_study_is_measured_by_a_run_of_it():
+    measures = {measure.name: measure for measure in load_study("patch_codec").measures}
+    timed = {codec.name for codec in [*codecs(), *hashing_codecs()]}
+    scopes = {
+        "anchor_share": {"planes", "raw"},
+        "extra_memory": {f"{word}_{side}" for word in ("relative", "context") for side in ("encode", "decode")},
+    }
+    mine = [reach for reach in load_reaches(CONFIGS / "claims.yaml") if reach.study == "patch_codec"]
+    assert len(mine) > 20
+    for reach in mine:
+        assert measures[reach.measure].metric == reach.measure
+        assert reach.scope in scopes.get(reach.measure, timed)
+        assert reach.cell in {row.cell for row in plan_study("patch_codec", "laptop", CONFIGS)}
 
 
 def test_a_chain_of_one_version_is_refused(tmp_path):

@@ -6,7 +6,7 @@ import torch
 
 from thinwire.patch import kernel as kernel_module
 from thinwire.patch.bits import DTYPES, UNSIGNED, bits_of, empty_bits, tied_groups
-from thinwire.patch.compare import changed_positions
+from thinwire.patch.compare import changed_elements
 from thinwire.patch.positions import join_positions, split_positions
 from thinwire.patch.values import cut_planes, join_differences, lay_planes, split_differences
 
@@ -20,9 +20,10 @@ def test_scan_finds_what_numpy_finds(width, size, share):
     b = a.copy()
     b[rng.random(size) < share] ^= UNSIGNED[width](1) << UNSIGNED[width](8 * width - 1)
     for threads in (1, 2):
-        (found,) = changed_positions([(a, b)], threads)
-        np.testing.assert_array_equal(found, np.flatnonzero(a != b))
-        assert found.dtype == np.int64
+        (found,) = changed_elements([(a, b, (3, 4))], threads)
+        np.testing.assert_array_equal(found.positions, np.flatnonzero(a != b))
+        np.testing.assert_array_equal(found.bits, b[a != b])
+        assert found.positions.dtype == np.int64
 
 
 def test_scan_crosses_spans_and_reads_unaligned_rows():
@@ -32,15 +33,15 @@ def test_scan_crosses_spans_and_reads_unaligned_rows():
     b = other[1:-2].view(np.uint16)
     expected = np.array([0, 5, (1 << 22) - 1, 1 << 22, (1 << 22) + 1, a.size - 1])
     b[expected] += np.uint16(1)
-    found = changed_positions([(a, b), (a, a.copy()), (a[:9], b[:9])], 2)
-    np.testing.assert_array_equal(found[0], expected)
-    assert found[1].size == 0
-    np.testing.assert_array_equal(found[2], [0, 5])
+    found = changed_elements([(a, b, (0, 0)), (a, a.copy(), (0, 0)), (a[:9], b[:9], (0, 0))], 2)
+    np.testing.assert_array_equal(found[0].positions, expected)
+    assert found[1].positions.size == 0
+    np.testing.assert_array_equal(found[2].positions, [0, 5])
 
 
 def test_scan_refuses_unlike_rows():
     with pytest.raises(ValueError, match="element by element"):
-        changed_positions([(np.zeros(3, np.uint16), np.zeros(4, np.uint16))], 1)
+        changed_elements([(np.zeros(3, np.uint16), np.zeros(4, np.uint16), (0, 0))], 1)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A run's tables: exact values, clocks apart, whole or not at all, the same with and without the mirror."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -64,7 +65,9 @@ def test_the_mirror_changes_no_table(tmp_path, monkeypatch):
     for name in ("metrics.csv", "clock.csv"):
         assert (plain / name).read_bytes() == (mirrored / name).read_bytes()
     (kept,) = (mirrored / "wandb").glob("offline-run-*/run-*.wandb")
-    content = kept.read_bytes()
+    deadline = time.monotonic() + 30
+    while b"lr=3e-06" not in (content := kept.read_bytes()) and time.monotonic() < deadline:
+        time.sleep(0.1)  # another process writes the file, at its leisure
     assert b"update_sparsity" in content
     assert b"lr=3e-06" in content
 

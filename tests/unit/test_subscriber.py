@@ -113,15 +113,53 @@ def test_an_anchor_with_another_digest_is_refused():
         Subscriber(store).pull()
 
 
-def test_a_state_that_its_user_wrote_into_is_noticed_and_not_passed_on():
+@pytest.mark.parametrize(
+    ("name", "place", "message"),
+    [
+        ("a.weight", 500, "the weights have state digest"),  # elsewhere than any patch writes
+        ("b.weight", (0, 0), "the patch leads to running digest"),
+    ],
+)
+def test_a_state_that_its_user_wrote_into_is_noticed_and_not_passed_on(name, place, message):
     store, manifests = published()
     reader = Subscriber(store)
-    reader.pull(1)["b.weight"][0, 0] = 7.0  # elsewhere than any patch writes
-    reader.pull(1)["a.weight"][500] = 7.0
-    with pytest.raises(SyncError, match=r"version 2 is refused: the weights have state digest"):
+    reader.pull(1)[name][place] = 7.0
+    with pytest.raises(SyncError, match=f"version 2 is refused: .*{message}"):
         reader.pull(2)
     assert reader.version is None
     assert state_digest(reader.pull(2)) == manifests[2].digest
+
+
+def test_all_weights_are_checked_as_often_as_asked():
+    store, manifests = published(count=6)
+    reader = Subscriber(store, check_every=3)
+    reader.pull(0)["a.weight"][500] = 7.0
+    for version in (1, 2):
+        assert state_digest(reader.pull(version)) != manifests[version].digest
+    with pytest.raises(SyncError, match="version 3 is refused: the weights have state digest"):
+        reader.pull(3)
+    for version in (3, 4, 5):
+        assert state_digest(reader.pull(version)) == manifests[version].digest
+
+
+def test_a_check_at_will_names_what_is_wrong():
+    store, manifests = published()
+    reader = Subscriber(store, check_every=100)
+    with pytest.raises(SyncError, match="no version is held"):
+        reader.check()
+    reader.pull(0)
+    reader.pull(1)["a.weight"][500] = 7.0
+    with pytest.raises(SyncError, match="version 1 is refused"):
+        reader.check()
+    reader.pull(1)
+    reader.check()
+    assert reader.version == 1
+    assert state_digest(reader.pull(2)) == manifests[2].digest
+
+
+def test_a_check_that_never_comes_is_refused():
+    with pytest.raises(ValueError, match="check_every is 0"):
+        Subscriber(MemoryStore(), check_every=0)
 
 
 def test_tensors_that_come_and_go_are_taken_back_too():

@@ -12,7 +12,7 @@ from thinwire_lab.plan import plan_all
 from thinwire_lab.provenance import SOURCES
 
 ROOT = SOURCES.parent
-STUDIES = load_config(ROOT / "configs" / "config.yaml").studies
+CONFIG = load_config(ROOT / "configs" / "config.yaml")
 
 
 def snakemake(*words, folder=ROOT):
@@ -36,9 +36,10 @@ def test_reproduce_all_plans_every_run(scale, tmp_path):
         for words in (line.split() for line in text.splitlines())
         if len(words) == 2 and words[1].isdigit()
     }
-    plan = plan_all(STUDIES, scale, ROOT / "configs")
+    plan = plan_all(CONFIG.studies, scale, ROOT / "configs")
     for study, rows in plan.items():
         assert sum(n for name, n in counts.items() if name in (f"run_{study}", f"run_{study}_versions")) == len(rows)
+    assert not [name for name in counts for study in CONFIG.searches if name.startswith(f"run_{study}")]
     assert counts["judge"] == counts["report"] == counts["reproduce-all"] == 1
 
 
@@ -49,7 +50,7 @@ def copy_of_project(folder):
     return folder
 
 
-@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("study", CONFIG.planned)
 def test_a_study_is_a_target_of_its_own(study, tmp_path):
     code, text = snakemake(
         study, "--dry-run", "--quiet", "rules", "--config", "scale=smoke",
@@ -60,7 +61,7 @@ def test_a_study_is_a_target_of_its_own(study, tmp_path):
     assert "judge" not in text
 
 
-@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("study", CONFIG.planned)
 def test_the_slurm_profile_plans_every_study_at_paper_scale(study, tmp_path):
     code, text = snakemake(
         study, "--dry-run", "--workflow-profile", str(ROOT / "profiles" / "slurm"), "--config", "scale=paper",

@@ -15,7 +15,8 @@ from thinwire_lab.plan import plan_all
 FROM_SUMMARIES = str(config.pop("from_summaries", "false")).lower() == "true"
 LAB_CONFIG = LabConfig.model_validate(config)
 SCALE = LAB_CONFIG.scale
-STUDIES = LAB_CONFIG.studies
+STUDIES = LAB_CONFIG.planned
+REPORTED = LAB_CONFIG.studies
 RESULTS = f"results/{SCALE}"
 ENVIRONMENT = "../../environment.yml"
 
@@ -63,7 +64,7 @@ def figures_of(study):
 
 
 def drawable(figure):
-    return all(study in STUDIES for study in FIGURES[figure]["summaries"])
+    return all(study in REPORTED for study in FIGURES[figure]["summaries"])
 
 
 DRAWN = [figure for figure in FIGURES if drawable(figure)]
@@ -78,7 +79,9 @@ PAPER_FIGURES = (
 
 def all_records(wildcards):
     """The record of every planned run, so that a clone without runs makes them even where summaries stand."""
-    return [f"{run_folder(study, run)}/run.json" for study, run in ROWS]
+    return [
+        f"{run_folder(study, run)}/run.json" for study, run in ROWS if study in REPORTED
+    ]
 
 
 def run_inputs(study):

@@ -3,7 +3,7 @@
 ALL_TABLES = expand(
     "{results}/summaries/{study}/{table}",
     results=RESULTS,
-    study=STUDIES,
+    study=REPORTED,
     table=SUMMARY_TABLES,
 )
 
@@ -12,10 +12,11 @@ rule judge:
     input:
         tables=ALL_TABLES,
         claims="configs/claims.yaml",
-        studies=expand("configs/studies/{study}.yaml", study=STUDIES),
+        studies=expand("configs/studies/{study}.yaml", study=REPORTED),
     output:
         f"{RESULTS}/claims.csv",
         f"{RESULTS}/bounds.csv",
+        f"{RESULTS}/reaches.csv",
     log:
         f"{RESULTS}/logs/judge.log",
     localrule: True
@@ -24,9 +25,11 @@ rule judge:
     params:
         scale=SCALE,
         code=provenance.source_digest(
-            "thinwire_lab.analysis.claims", "thinwire_lab.analysis.bounds"
+            "thinwire_lab.analysis.claims",
+            "thinwire_lab.analysis.bounds",
+            "thinwire_lab.analysis.reaches",
         ),
-        studies=[provenance.study_digest(study) for study in STUDIES],
+        studies=[provenance.study_digest(study) for study in REPORTED],
     shell:
         "thinwire-lab judge --scale {params.scale} 2> {log:q}"
 
@@ -36,10 +39,11 @@ rule report:
         tables=ALL_TABLES,
         claims=f"{RESULTS}/claims.csv",
         bounds=f"{RESULTS}/bounds.csv",
+        reaches=f"{RESULTS}/reaches.csv",
         figures=FIGURE_FILES,
-        pages=expand("docs/{study}.md", study=STUDIES),
+        pages=expand("docs/{study}.md", study=REPORTED),
         captions="configs/figures.yaml",
-        studies=expand("configs/studies/{study}.yaml", study=STUDIES),
+        studies=expand("configs/studies/{study}.yaml", study=REPORTED),
     output:
         f"{RESULTS}/report.html",
     log:

@@ -74,6 +74,11 @@ def is_rotated(dtype: torch.dtype) -> bool:
     return dtype in _ROTATED
 
 
+def signed_view(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements of ``tensor``, on any device, as integers of the same size that share its memory."""
+    return tensor.detach().view(_INTEGER_VIEW[tensor.element_size()])
+
+
 def integer_view(tensor: torch.Tensor) -> npt.NDArray[Any]:
     """Return the elements of ``tensor`` as integers of the same size and shape that share its memory, whatever its
     strides.

@@ -1,9 +1,9 @@
 """Frames: patches and anchors as bytes, and back (docs/FORMAT.md is the page of the format).
 
 Encodings of a patch: ``published`` (the paper's layout, for comparison), ``absolute`` (positions and new bits),
-``relative`` (positions and zigzag differences of bit patterns; smaller), ``dense`` (XOR of whole tensors by byte
-planes). ``auto`` takes relative or dense for each tensor by an estimate of its cost. An anchor is the whole state, as
-``planes`` or ``raw``.
+``relative`` (positions and zigzag differences of bit patterns; smaller), ``context`` (both given what the base says;
+smallest), ``dense`` (XOR of whole tensors by byte planes). ``auto`` takes for each tensor what an estimate finds
+cheapest. An anchor is the whole state, as ``coded`` byte planes (``planes`` in frames of version 1) or ``raw``.
 """
 
 from dataclasses import dataclass, replace
@@ -23,13 +23,19 @@ from thinwire.patch.coding import (
     fold_block,
     read_sparse,
 )
+from thinwire.patch.context import encode_context
+from thinwire.patch.context_reader import decode_context
 from thinwire.patch.digest import DigestTree, digest_tree, state_digest
-from thinwire.patch.header import CODINGS, SPARSE, Header, TensorInfo, check_fits, read_header, row_of, split_payload
-from thinwire.patch.patch import FrameError, Patch, TensorPatch, check_patch, distinct_elements
+from thinwire.patch.entropy import value_of
+from thinwire.patch.header import CODINGS, Header, TensorInfo, check_fits, read_header, row_of, split_payload
+from thinwire.patch.patch import FrameError, Patch, TensorPatch, check_base, check_patch, distinct_elements
+from thinwire.patch.running import RunningDigest, running_digest
 from thinwire.patch.streams import Row, pack_rows, pack_streams, unpack_rows, unpack_streams
-from thinwire.patch.wire import Envelope, seal, unseal
+from thinwire.patch.values import folded_differences
+from thinwire.patch.wire import Digests, Envelope, seal, unseal
 
 ENCODINGS = ("auto", *CODINGS)
+_LEAST_CONTEXT = 1 << 11
 _LEAST_LIMIT = 1 << 32
 _LIMIT_RATIO = 256
 
@@ -38,13 +44,23 @@ _LIMIT_RATIO = 256
 class FrameInfo:
     """What a frame says of itself, its checksum verified; ``payload_bytes`` leaves out envelope and header."""
 
+    version: int
     kind: str
     encoding: str
-    base_digest: str
-    target_digest: str
+    digests: Digests
     frame_bytes: int
     payload_bytes: int
     header: Header
+
+    @property
+    def base_digest(self) -> str:
+        """State digest of the base, "" for an anchor."""
+        return self.digests.base
+
+    @property
+    def target_digest(self) -> str:
+        """State digest of the target."""
+        return self.digests.target
 
     @property
     def changed(self) -> int:
@@ -55,16 +71,48 @@ class FrameInfo:
 def inspect(frame: Any) -> FrameInfo:
     """Return what ``frame`` says of itself, without a base; raises FrameError for a harmed frame."""
     envelope = unseal(frame)
-    header = read_header(envelope.header, envelope.encoding, len(envelope.payload))
+    header = _header_of(envelope)
     return FrameInfo(
+        envelope.version,
         envelope.kind,
         envelope.encoding,
-        "" if envelope.kind == "anchor" else envelope.base_digest,
-        envelope.target_digest,
+        envelope.digests,
         memoryview(frame).nbytes,
         len(envelope.payload),
         header,
     )
+
+
+def moves(frame: Any) -> dict[int, int] | None:
+    """Return how many changes move their bit pattern how far, read without a base.
+
+    The key 1 counts moves by one, 2 by two, 4 by three or four, 8 by five to eight, and so on, in units of the last
+    place. None for a frame that holds changes as bits, which tell nothing without a base. Raises FrameError for a
+    harmed frame.
+    """
+    envelope = unseal(frame)
+    header = _header_of(envelope)
+    if envelope.kind == "anchor" or any(line.coding not in ("relative", "context") for line in header.tensors):
+        return None
+    found: dict[int, int] = {}
+    for model in header.models:
+        for token, count in enumerate(model.move_counts.sum(axis=0).tolist()):
+            reach = 1 << (int(value_of(token, np.uint64(0))) >> 1).bit_length()
+            found[reach] = found.get(reach, 0) + count
+    chunks, _, _ = split_payload(header, envelope.payload, [row_of(line) for line in header.whole])
+    streams = unpack_streams(chunks, header.stream_sizes(), 1)
+    try:
+        folded = folded_differences(streams[3], streams[4])
+    except ValueError as error:
+        raise FrameError(str(error)) from None
+    for move, count in zip(*np.unique(folded, return_counts=True), strict=True):
+        reach = 1 << ((max(1, int(move)) - 1) >> 1).bit_length()
+        found[reach] = found.get(reach, 0) + int(count)
+    return {reach: found[reach] for reach in sorted(found) if found[reach]}
+
+
+def _header_of(envelope: Envelope) -> Header:
+    return read_header(envelope.header, envelope.encoding, len(envelope.payload), envelope.version)
 
 
 def _lines(whole: State, coding: str) -> tuple[TensorInfo, ...]:
@@ -84,7 +132,7 @@ def _slice(bits: Bits, start: int, stop: int) -> Bits:
 def encode(patch: Patch, base: State, encoding: str = "auto", *, threads: int | None = None, level: int = 1) -> bytes:
     """Return ``patch`` as a frame; ``base`` must be the version that it was taken against.
 
-    ``encoding``: "auto", "published", "absolute", "relative" or "dense". ``level`` is zstd's (1 to 19). Raises
+    ``encoding``: one of ENCODINGS. ``level`` is zstd's (1 to 19). Raises
     ValueError for an unknown encoding and for what the published layout can't carry, FrameError for a patch that does
     not fit ``base``.
     """
@@ -94,65 +142,94 @@ def encode(patch: Patch, base: State, encoding: str = "auto", *, threads: int | 
     count = thread_count(threads)
     whole = _lines(dict(patch.whole), "planes")
     header = Header(patch.total, (), whole, patch.removed, patch.ties)
-    digests = (patch.base_digest, patch.target_digest)
+    digests = Digests(patch.base_digest, patch.target_digest, patch.base_running, patch.target_running)
     if encoding == "published":
         payload = [published.encode_published(patch, base, level=level)]
         lines = tuple(TensorInfo(p.name, base[p.name].dtype, None, encoding, p.positions.size) for p in patch.tensors)
         header = replace(header, tensors=lines, chunks=(len(payload[0]),))
         return seal("patch", encoding, digests, header.write(), payload, level)
+    rows = {part.name: bits_of(base[part.name]) for part in patch.tensors}
+    codings = _codings(patch, rows) if encoding == "auto" else dict.fromkeys(rows, encoding)
     sparse = SparseStreams()
     dense: list[tuple[Row, Any]] = []
-    table: list[TensorInfo] = []
+    context: dict[str, TensorPatch] = {}
     for part in patch.tensors:
-        row = bits_of(base[part.name])
-        old = row[part.positions]
-        coding = choose_coding(part, old, row.size) if encoding == "auto" else encoding
-        table.append(TensorInfo(part.name, base[part.name].dtype, None, coding, part.positions.size))
-        if coding in SPARSE:
-            sparse.add(part, old, coding)
-        else:
+        row, coding = rows[part.name], codings[part.name]
+        if coding == "context":
+            context[part.name] = part
+        elif coding == "dense":
             dense.append((Row(row.size, row.itemsize, False), partial(fold_block, part, row)))
+        else:
+            sparse.add(part, row[part.positions], coding)
     streams = sparse.streams()
     payload = pack_streams(streams, level, count)
     payload += pack_rows([*dense, *_whole_jobs(dict(patch.whole), whole)], level, count)
+    coded = encode_context(context, rows, {name: base[name].dtype for name in context}, count)
     header = replace(
         header,
-        tensors=tuple(table),
+        tensors=tuple(
+            TensorInfo(p.name, base[p.name].dtype, None, codings[p.name], p.positions.size) for p in patch.tensors
+        ),
         long_sizes=(streams[2].size, streams[4].size),
         chunks=tuple(len(chunk) for chunk in payload),
+        models=coded.models,
+        segments=coded.segments,
     )
     if encoding == "auto":
-        used = {line.coding for line in table}
-        encoding = used.pop() if len(used) == 1 else "relative"
-    return seal("patch", encoding, digests, header.write(), payload, level)
+        used = set(codings.values())
+        encoding = used.pop() if len(used) == 1 else "context" if context else "relative"
+    return seal("patch", encoding, digests, header.write(), [*payload, *coded.chunks], level)
+
+
+def _codings(patch: Patch, rows: dict[str, Bits]) -> dict[str, str]:
+    """Choose a coding for each tensor by estimate: context instead of relative where the model pays for itself."""
+    found = {
+        part.name: choose_coding(part, rows[part.name][part.positions], rows[part.name].size) for part in patch.tensors
+    }
+    relative = sum(part.positions.size for part in patch.tensors if found[part.name] == "relative")
+    if relative < _LEAST_CONTEXT:
+        return found
+    return {name: "context" if coding == "relative" else coding for name, coding in found.items()}
 
 
 def decode(
-    frame: Any, base: State, *, base_digest: str | None = None, threads: int | None = None, limit: int | None = None
+    frame: Any,
+    base: State,
+    *,
+    base_digest: str | None = None,
+    base_running: RunningDigest | None = None,
+    threads: int | None = None,
+    limit: int | None = None,
 ) -> Patch:
     """Return the patch in ``frame``, checked against ``base`` in every part; ``base`` is not written.
 
-    ``base_digest``: the state digest of ``base`` where the caller holds it, verified; without it the base is hashed.
-    ``limit``: most bytes that tensors carried whole may take (default: 256 times the frame, at least 4 GiB). Raises
-    FrameError for a harmed or hostile frame, an anchor, and a frame of another base.
+    ``base_digest`` and ``base_running``: digests of ``base`` that the caller holds; either is verified, without both
+    the base is hashed. ``limit``: most bytes that tensors carried whole may take (default: 256 times the frame, at
+    least 4 GiB). Raises FrameError for a harmed or hostile frame, an anchor, and a frame of another base.
     """
     count = thread_count(threads)
     envelope = unseal(frame)
     if envelope.kind != "patch":
         raise FrameError("the frame is an anchor, a patch is needed here")
-    header = read_header(envelope.header, envelope.encoding, len(envelope.payload))
-    held = base_digest or state_digest(base, threads=count)
-    if held != envelope.base_digest:
-        raise FrameError(
-            f"the base has state digest {held[:16]}…, the frame needs {envelope.base_digest[:16]}…: wrong base"
-        )
+    header = _header_of(envelope)
+    digests = envelope.digests
+    check_base((digests.base, digests.base_running), base, base_digest, base_running, count)
     check_fits(header, base)
     rows = {line.name: bits_of(base[line.name]) for line in header.tensors}
     if envelope.encoding == "published":
         parts: tuple[tuple[TensorPatch, ...], State] = (_read_published(header, envelope.payload, base), {})
     else:
         parts = _read_parts(envelope, header, rows, count, _limit(frame, limit))
-    patch = Patch(envelope.base_digest, envelope.target_digest, header.total, *parts, header.removed, header.ties)
+    patch = Patch(
+        digests.base,
+        digests.target,
+        header.total,
+        *parts,
+        header.removed,
+        header.ties,
+        digests.base_running,
+        digests.target_running,
+    )
     check_patch(base, patch)
     return patch
 
@@ -175,10 +252,15 @@ def _read_parts(
 ) -> tuple[tuple[TensorPatch, ...], State]:
     dense = dense_lines(header)
     shapes = [Row(rows[line.name].size, rows[line.name].itemsize, False) for line in dense]
-    chunks, blocks = split_payload(header, envelope.payload, [*shapes, *(row_of(line) for line in header.whole)])
+    chunks, blocks, segments = split_payload(
+        header, envelope.payload, [*shapes, *(row_of(line) for line in header.whole)]
+    )
     whole, places = _allocate(header, limit)
     streams = unpack_streams(chunks, header.stream_sizes(), threads)
     parts = {part.name: part for part in read_sparse(header, streams, rows)}
+    lines = [(line.name, line.dtype, line.changed) for line in header.tensors if line.coding == "context"]
+    context = decode_context(lines, header.models, header.segments, segments, rows, threads)
+    parts.update({part.name: part for part in context})
     jobs: list[tuple[Row, Any]] = [
         (shape, partial(changes_of_block, rows[line.name])) for shape, line in zip(shapes, dense, strict=True)
     ]
@@ -213,21 +295,24 @@ def encode_anchor(
     threads: int | None = None,
     level: int = 1,
     tree: DigestTree | None = None,
+    running: RunningDigest | None = None,
 ) -> bytes:
-    """Return the whole ``state`` as a frame: byte planes under zstd, or the raw bytes; tied tensors are written once.
+    """Return the whole ``state`` as a frame: coded byte planes, or the raw bytes; tied tensors are written once.
 
-    ``tree``: the digests of ``state`` where the caller holds them. Raises TypeError for a dtype that no frame carries.
+    ``tree`` and ``running``: the digests of ``state`` where the caller holds them. Raises TypeError for a dtype that no
+    frame carries.
     """
     count = thread_count(threads)
     ties = tied_groups(state)
     followers = {name for group in ties for name in group[1:]}
     whole = {name: tensor for name, tensor in state.items() if name not in followers}
-    encoding = "planes" if compress else "raw"
+    encoding = "coded" if compress else "raw"
     lines = _lines(whole, encoding)
     payload = pack_rows(_whole_jobs(whole, lines), level, count)
     header = Header(distinct_elements(state), (), lines, (), ties, chunks=tuple(len(chunk) for chunk in payload))
     target = (tree or digest_tree(state, threads=count)).root
-    return seal("anchor", encoding, ("", target), header.write(), payload, level)
+    digests = Digests("", target, "", (running or running_digest(state, threads=count)).hex)
+    return seal("anchor", encoding, digests, header.write(), payload, level)
 
 
 def decode_anchor(frame: Any, *, threads: int | None = None, limit: int | None = None, verify: bool = True) -> State:
@@ -240,7 +325,7 @@ def decode_anchor(frame: Any, *, threads: int | None = None, limit: int | None =
     envelope = unseal(frame)
     if envelope.kind != "anchor":
         raise FrameError("the frame is a patch, an anchor is needed here")
-    header = read_header(envelope.header, envelope.encoding, len(envelope.payload))
+    header = _header_of(envelope)
     if header.tensors or header.removed or any(header.long_sizes):
         raise FrameError("an anchor carries whole tensors only, this one declares changes")
     check_patch(
@@ -250,8 +335,8 @@ def decode_anchor(frame: Any, *, threads: int | None = None, limit: int | None =
     for leader, *rest in header.ties:
         whole.update(dict.fromkeys(rest, whole[leader]))
     state = {name: whole[name] for name in sorted(whole)}
-    if verify and state_digest(state, threads=count) != envelope.target_digest:
+    if verify and state_digest(state, threads=count) != envelope.digests.target:
         raise FrameError(
-            f"the anchor's tensors do not have the state digest {envelope.target_digest[:16]}… that it names"
+            f"the anchor's tensors do not have the state digest {envelope.digests.target[:16]}… that it names"
         )
     return state

@@ -8,12 +8,15 @@ from typing import Any, TypeVar
 import torch
 
 from thinwire.patch.bits import DTYPES, State, dtype_code, is_rotated
+from thinwire.patch.entropy import STATE_BYTES
+from thinwire.patch.model import Model, read_model
 from thinwire.patch.patch import FrameError
 from thinwire.patch.positions import MAX_LONG
+from thinwire.patch.segments import SEGMENT, SegmentInfo
 from thinwire.patch.streams import Row, stream_chunks
 from thinwire.patch.wire import MAX_DIMENSIONS, Packer, Unpacker
 
-CODINGS = ("published", "absolute", "relative", "dense")
+CODINGS = ("published", "absolute", "relative", "dense", "context")
 """How one tensor's changes are coded; the place in this row is the code on the wire."""
 SPARSE = ("absolute", "relative")
 MAX_ELEMENTS = 1 << 60
@@ -39,7 +42,8 @@ class Header:
 
     ``total``: elements in the base. ``tensors``: changed tensors in name order. ``whole``: tensors carried whole in
     name order. ``removed``: names. ``ties``: groups of names, the carried name first. ``long_sizes``: bytes of the
-    streams of long gaps and long differences. ``chunks``: stored bytes of each chunk.
+    streams of long gaps and long differences. ``chunks``: stored bytes of each chunk. ``models`` and ``segments``: of
+    the context tensors, whose bytes follow the chunks.
     """
 
     total: int
@@ -49,6 +53,8 @@ class Header:
     ties: tuple[tuple[str, ...], ...]
     long_sizes: tuple[int, int] = (0, 0)
     chunks: tuple[int, ...] = ()
+    models: tuple[Model, ...] = ()
+    segments: tuple[SegmentInfo, ...] = ()
 
     def stream_sizes(self) -> list[int]:
         """Return the raw bytes of each sparse stream in order.
@@ -91,6 +97,13 @@ class Header:
             out.texts(group)
         for size in (*self.long_sizes, len(self.chunks), *self.chunks):
             out.number(size)
+        out.number(len(self.models))
+        for model in self.models:
+            model.write(out)
+        out.number(len(self.segments))
+        for segment in self.segments:
+            for size in (segment.changed, segment.token_bytes, segment.extra_bytes):
+                out.number(size)
         return bytes(out.data)
 
 
@@ -101,7 +114,7 @@ def absolute_lines(tensors: tuple[TensorInfo, ...], width: int) -> list[TensorIn
 
 def row_of(line: TensorInfo) -> Row:
     """Return the dense row in which a whole tensor is carried."""
-    return Row(line.changed, line.dtype.itemsize, is_rotated(line.dtype), line.coding != "raw")
+    return Row(line.changed, line.dtype.itemsize, is_rotated(line.dtype), line.coding != "raw", line.coding == "coded")
 
 
 def _read_dtype(source: Unpacker) -> torch.dtype:
@@ -149,16 +162,16 @@ def _read_ties(source: Unpacker) -> tuple[tuple[str, ...], ...]:
     return tuple(groups)
 
 
-def read_header(data: bytes, encoding: str, payload_bytes: int) -> Header:
+def read_header(data: bytes, encoding: str, payload_bytes: int, version: int) -> Header:
     """Return the header in ``data`` of a frame of ``encoding``; raises FrameError for anything that ``write`` would
     not write.
 
-    ``payload_bytes`` bounds the number of chunks: none is empty.
+    ``payload_bytes`` bounds the number of chunks: none is empty. A header of format ``version`` 1 ends with them.
     """
     source = Unpacker(data)
     total = source.number(MAX_ELEMENTS)
     tensors = _read_ascending(source, lambda: _read_changed(source), lambda line: line.name)
-    whole_coding = "raw" if encoding == "raw" else "planes"
+    whole_coding = encoding if encoding in ("raw", "coded") else "planes"
     whole = _read_ascending(source, lambda: _read_whole(source, whole_coding), lambda line: line.name)
     removed = _read_ascending(source, source.text, str)
     ties = _read_ties(source)
@@ -167,10 +180,23 @@ def read_header(data: bytes, encoding: str, payload_bytes: int) -> Header:
     if chunk_count > payload_bytes:
         raise FrameError(f"the header lists {chunk_count} chunks for a payload of {payload_bytes} bytes")
     chunks = tuple(source.number() for _ in range(chunk_count))
+    models: tuple[Model, ...] = ()
+    segments: tuple[SegmentInfo, ...] = ()
+    if version > 1:
+        models = tuple(read_model(source) for _ in range(source.number(len(DTYPES))))
+        segments = tuple(_read_segment(source) for _ in range(source.count()))
     source.end()
-    header = Header(total, tensors, whole, removed, ties, long_sizes, chunks)
+    header = Header(total, tensors, whole, removed, ties, long_sizes, chunks, models, segments)
     _check_header(header, encoding)
+    _check_models(header)
     return header
+
+
+def _read_segment(source: Unpacker) -> SegmentInfo:
+    info = SegmentInfo(source.number(SEGMENT), source.number(MAX_ELEMENTS), source.number(MAX_ELEMENTS))
+    if info.token_bytes < STATE_BYTES or info.token_bytes % 2:
+        raise FrameError(f"the header declares a segment with {info.token_bytes} bytes of tokens")
+    return info
 
 
 def _check_header(header: Header, encoding: str) -> None:
@@ -183,6 +209,19 @@ def _check_header(header: Header, encoding: str) -> None:
     relative = sum(line.changed for line in header.tensors if line.coding == "relative")
     if header.long_sizes[0] > MAX_LONG * sparse or header.long_sizes[1] > MAX_LONG * relative:
         raise FrameError(f"the header declares long streams of {header.long_sizes} bytes for {sparse} changes")
+
+
+def _check_models(header: Header) -> None:
+    """Raise FrameError unless the models count the changes of the context tensors, dtype by dtype."""
+    changed: dict[torch.dtype, int] = {}
+    for line in header.tensors:
+        if line.coding == "context":
+            changed[line.dtype] = changed.get(line.dtype, 0) + line.changed
+    counted = [(model.dtype, model.changed) for model in header.models]
+    if counted != sorted(changed.items(), key=lambda pair: DTYPES.index(pair[0])):
+        raise FrameError(f"the header's models count {counted} changes, its tensors are {list(changed.items())}")
+    if sum(segment.changed for segment in header.segments) != sum(changed.values()):
+        raise FrameError("the header's segments have other changes than its tensors")
 
 
 def check_fits(header: Header, base: State) -> None:
@@ -198,9 +237,10 @@ def check_fits(header: Header, base: State) -> None:
             )
 
 
-def split_payload(header: Header, payload: Any, dense: list[Row]) -> tuple[list[Any], list[Any]]:
-    """Return the stored chunks of the sparse streams and of the ``dense`` rows; raises FrameError where sizes don't
-    match.
+def split_payload(header: Header, payload: Any, dense: list[Row]) -> tuple[list[Any], list[Any], Any]:
+    """Return the stored chunks of the sparse streams and of the ``dense`` rows, and the bytes of the segments.
+
+    Raises FrameError where sizes don't match.
     """
     raw = [size for stream in header.stream_sizes() for size in stream_chunks(stream)]
     sparse = len(raw)
@@ -211,10 +251,11 @@ def split_payload(header: Header, payload: Any, dense: list[Row]) -> tuple[list[
         raw.extend(row.chunk_sizes())
     if any(stored > size or stored == 0 for stored, size in zip(header.chunks, raw, strict=True)):
         raise FrameError("the header lists a chunk that is empty or larger than its plain bytes")
-    if sum(header.chunks) != len(payload):
-        raise FrameError(f"the chunks take {sum(header.chunks)} bytes, the payload has {len(payload)}")
+    taken = sum(header.chunks) + sum(info.token_bytes + info.extra_bytes for info in header.segments)
+    if taken != len(payload):
+        raise FrameError(f"the chunks and segments take {taken} bytes, the payload has {len(payload)}")
     pieces, at = [], 0
     for stored in header.chunks:
         pieces.append(payload[at : at + stored])
         at += stored
-    return pieces[:sparse], pieces[sparse:]
+    return pieces[:sparse], pieces[sparse:], payload[at:]

@@ -8,16 +8,27 @@ base it is refused.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from thinwire.patch.bits import Bits, State, bits_of, copy_of, integer_view, same_memory, thread_count, tied_groups
-from thinwire.patch.compare import Positions, changed_positions
+from thinwire.patch.bits import (
+    Bits,
+    State,
+    bits_of,
+    copy_of,
+    integer_view,
+    same_memory,
+    signed_view,
+    thread_count,
+    tied_groups,
+)
+from thinwire.patch.compare import Positions, changed_elements
 from thinwire.patch.digest import DigestTree, digest_tree, state_digest
 from thinwire.patch.kernel import kernel
+from thinwire.patch.running import RunningDigest, key_of, running_digest
 
 
 class FrameError(ValueError):
@@ -40,7 +51,7 @@ class Patch:
     ``tensors``: changed tensors of unchanged dtype and shape, in name order, tied ones under their first name only.
     ``whole``: added, reshaped or re-typed tensors by name. ``removed``: names that the target lacks. ``ties``: groups
     of names that are one tensor in memory in the target, the name that carries its changes first. ``total``: elements
-    in the base, tied ones counted once.
+    in the base, tied ones counted once. ``base_running`` and ``target_running``: running digests, "" where not known.
     """
 
     base_digest: str
@@ -50,6 +61,8 @@ class Patch:
     whole: Mapping[str, torch.Tensor] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
     ties: tuple[tuple[str, ...], ...] = ()
+    base_running: str = ""
+    target_running: str = ""
 
     @property
     def changed(self) -> int:
@@ -70,35 +83,36 @@ def diff(
     threads: int | None = None,
     base_tree: DigestTree | None = None,
     target_tree: DigestTree | None = None,
+    base_running: RunningDigest | None = None,
 ) -> Patch:
     """Return the patch that turns ``base`` into ``target``, bit for bit.
 
-    ``threads``: None takes torch's count. ``base_tree`` and ``target_tree``: digests that the caller already holds
-    for these very bits; without them both versions are hashed. Raises TypeError for a dtype that no frame carries.
+    ``threads``: None takes torch's count. ``base_tree``, ``target_tree`` and ``base_running``: digests that the caller
+    already holds for these very bits; without them the versions are hashed. Raises TypeError for a dtype that no frame
+    carries.
     """
     count = thread_count(threads)
     base_tree = base_tree or digest_tree(base, threads=count)
     target_tree = target_tree or digest_tree(target, threads=count)
+    base_running = base_running or running_digest(base, threads=count)
     ties = tuple(_leader_first(group, base, target) for group in tied_groups(target))
     followers = {name for group in ties for name in group[1:]}
     leaders = sorted(set(target) - followers)
-    pairs = {name: (bits_of(base[name]), bits_of(target[name])) for name in leaders if _alike(name, base, target)}
+    pairs = {
+        name: (bits_of(base[name]), bits_of(target[name]), key_of(name, base[name]))
+        for name in leaders
+        if _alike(name, base, target)
+    }
     whole = {name: target[name].detach() for name in leaders if name not in pairs}
-    found = changed_positions(list(pairs.values()), count)
+    found = dict(zip(pairs, changed_elements(list(pairs.values()), count), strict=True))
     tensors = tuple(
-        TensorPatch(name, positions, pairs[name][1][positions])
-        for name, positions in zip(pairs, found, strict=True)
-        if positions.size
+        TensorPatch(name, changes.positions, changes.bits) for name, changes in found.items() if changes.positions.size
     )
-    return Patch(
-        base_tree.root,
-        target_tree.root,
-        distinct_elements(base),
-        tensors,
-        whole,
-        tuple(sorted(set(base) - set(target))),
-        ties,
-    )
+    removed = tuple(sorted(set(base) - set(target)))
+    patch = Patch(base_tree.root, target_tree.root, distinct_elements(base), tensors, whole, removed, ties)
+    moved = {name: changes.lanes for name, changes in found.items()}
+    target_running = base_running.after(base, patch, threads=count, moved=moved)
+    return replace(patch, base_running=base_running.hex, target_running=target_running.hex)
 
 
 def _alike(name: str, base: State, target: State) -> bool:
@@ -176,20 +190,21 @@ def _check_memory(base: State, patch: Patch, cloned: set[str]) -> None:
     followers = {name for group in patch.ties for name in group[1:]}
     written = {part.name for part in patch.tensors} - cloned
     for name, tensor in base.items():
-        if name in written and tensor.device.type != "cpu":
-            raise FrameError(f"tensor {name!r} lies on {tensor.device}; only CPU tensors are patched in place")
         if name in written and (tensor.is_conj() or tensor.is_neg()):
             raise FrameError(f"tensor {name!r} is a lazy conjugate or negation of its memory: apply into a copy")
         if name in written and _overlaps_itself(tensor):
             raise FrameError(
                 f"tensor {name!r} is an expanded view or a window, whose elements share memory: apply into a copy"
             )
-        if tensor.device.type == "cpu" and tensor.numel() and not {name} & (followers | cloned | set(patch.removed)):
+        if tensor.numel() and not {name} & (followers | cloned | set(patch.removed)):
             last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-            spans.append((tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size(), name))
+            start = tensor.data_ptr()
+            spans.append((str(tensor.device), start, start + (last + 1) * tensor.element_size(), name))
     spans.sort()
-    reach, holder = 0, ""
-    for start, stop, name in spans:
+    reach, holder, place = 0, "", ""
+    for device, start, stop, name in spans:
+        if device != place:
+            reach, holder, place = 0, "", device
         if start < reach and {name, holder} & written:
             raise FrameError(f"tensors {holder!r} and {name!r} overlap in memory: apply into a copy")
         if stop > reach:
@@ -213,21 +228,48 @@ def _untied(base: State, patch: Patch) -> set[str]:
     return {name for group in tied_groups({n: t for n, t in base.items() if n not in gone}) for name in group[1:]}
 
 
-def apply(base: State, patch: Patch, *, in_place: bool = False, base_digest: str | None = None) -> State:
+def check_base(
+    digests: tuple[str, str], base: State, base_digest: str | None, base_running: RunningDigest | None, threads: int
+) -> None:
+    """Raise FrameError unless ``base`` is what ``digests`` (state digest, running digest) name.
+
+    A digest of the base that the caller holds is compared; without one the base is hashed.
+    """
+    if base_running is not None and digests[1]:
+        if base_running.hex != digests[1]:
+            raise FrameError(f"the base has running digest {base_running.hex}, {digests[1]} is needed: wrong base")
+        if base_digest is None:
+            return
+    held = base_digest or state_digest(base, threads=threads)
+    if held != digests[0]:
+        raise FrameError(f"the base has state digest {held[:16]}…, {digests[0][:16]}… is needed: wrong base")
+
+
+def apply(
+    base: State,
+    patch: Patch,
+    *,
+    in_place: bool = False,
+    base_digest: str | None = None,
+    base_running: RunningDigest | None = None,
+    threads: int | None = None,
+) -> State:
     """Return the target of ``patch``: a copy, or ``base`` itself with ``in_place``.
 
     In place, tensors that keep dtype and shape are written where they lie; entries for added, removed, reshaped, re-
-    typed and newly tied or untied tensors are set in the dict. ``base_digest`` is the state digest of ``base`` where
-    the caller holds it (verified); without it the base is hashed. Raises FrameError, before anything is written, for
-    another base than the patch's, for parts that don't fit it and for memory that can't be patched in place; an
+    typed and newly tied or untied tensors are set in the dict. ``base_digest`` and ``base_running`` are digests of
+    ``base`` that the caller holds; either is verified, without both the base is hashed. With ``base_running`` the
+    target's running digest is verified too, before anything is written. Raises FrameError, before anything is written,
+    for another base than the patch's, for parts that don't fit it and for memory that can't be patched in place; an
     interruption is undone.
     """
-    held = base_digest or state_digest(base)
-    if held != patch.base_digest:
-        raise FrameError(
-            f"the base has state digest {held[:16]}…, the patch needs {patch.base_digest[:16]}…: wrong base"
-        )
+    count = thread_count(threads)
+    check_base((patch.base_digest, patch.base_running), base, base_digest, base_running, count)
     check_patch(base, patch)
+    if base_running is not None and patch.target_running:
+        reached = base_running.after(base, patch, threads=count).hex
+        if reached != patch.target_running:
+            raise FrameError(f"the patch leads to running digest {reached}, it names {patch.target_running}")
     cloned = _untied(base, patch)
     if in_place:
         _check_memory(base, patch, cloned)
@@ -264,6 +306,9 @@ def _write(state: State, patch: Patch) -> None:
 
 
 def _take(tensor: torch.Tensor, positions: Positions) -> Bits:
+    if tensor.device.type != "cpu":
+        row = _solid(tensor)
+        return bits_of(row[_places(row, positions)])
     if tensor.is_contiguous():
         return bits_of(tensor)[positions]
     view = integer_view(tensor)
@@ -272,8 +317,22 @@ def _take(tensor: torch.Tensor, positions: Positions) -> Bits:
 
 
 def _put(tensor: torch.Tensor, positions: Positions, bits: Bits) -> None:
-    if tensor.is_contiguous():
+    if tensor.device.type != "cpu":
+        row = _solid(tensor)
+        row[_places(row, positions)] = torch.from_numpy(bits.astype(f"<i{bits.itemsize}")).to(row.device, row.dtype)
+    elif tensor.is_contiguous():
         _put_row(bits_of(tensor), positions, bits)
     else:
         view = integer_view(tensor)
         view[np.unravel_index(positions, view.shape)] = bits
+
+
+def _solid(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the integers of ``tensor`` in its own memory, on any device, with at least one dimension."""
+    row = signed_view(tensor)
+    return row.view(1) if row.dim() == 0 else row
+
+
+def _places(row: torch.Tensor, positions: Positions) -> tuple[torch.Tensor, ...]:
+    """Return row-major ``positions`` as one index tensor a dimension, on the device of ``row``."""
+    return tuple(torch.from_numpy(axis.copy()).to(row.device) for axis in np.unravel_index(positions, row.shape))

@@ -3,7 +3,8 @@ beforehand.
 
 Sparse streams (gaps, differences) are cut every CHUNK bytes. Dense rows are cut every CHUNK elements into blocks, and
 a block into one chunk for each byte plane: the exponents of neighbouring weights are alike, the low mantissa bits are
-noise, and apart they cost less than mixed. A chunk that zstd can't shrink is stored as it is.
+noise, and apart they cost less than mixed. A chunk that zstd can't shrink is stored as it is. In an anchor, whose rows
+are long, a plane is also tried under an entropy coder alone, which suits an exponent better than zstd does.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import numpy as np
 import zstandard
 
 from thinwire.patch.bits import Bits, bytes_of, each
+from thinwire.patch.entropy import code_bytes, decode_bytes
 from thinwire.patch.patch import FrameError
 from thinwire.patch.positions import Bytes
 from thinwire.patch.values import cut_planes, lay_planes
@@ -25,13 +27,14 @@ CHUNK = 1 << 20
 @dataclass(frozen=True)
 class Row:
     """A dense row of ``size`` elements of ``width`` bytes; ``rotated`` says how its planes are cut (see
-    ``cut_planes``).
+    ``cut_planes``), ``tagged`` that a byte before each chunk names its coding.
     """
 
     size: int
     width: int
     rotated: bool
     planes: bool = True
+    tagged: bool = False
 
     def starts(self) -> range:
         """Return the first element of each block."""
@@ -42,10 +45,10 @@ class Row:
         return len(self.starts()) * (self.width if self.planes else 1)
 
     def chunk_sizes(self) -> Iterator[int]:
-        """Yield the raw size in bytes of each chunk in order."""
+        """Yield the most bytes that each chunk may take, in order."""
         for start in self.starts():
             elements = min(CHUNK, self.size - start)
-            yield from [elements] * self.width if self.planes else [elements * self.width]
+            yield from [elements + self.tagged] * self.width if self.planes else [elements * self.width]
 
 
 def stream_chunks(size: int) -> list[int]:
@@ -61,6 +64,25 @@ def _pack(data: memoryview, level: int) -> Any:
 def _unpack(stored: Any, size: int) -> Bytes:
     data = stored if len(stored) == size else inflate(stored, size, size, "chunk")
     return np.frombuffer(data, dtype=np.uint8)
+
+
+def _pack_tagged(plane: Bytes, level: int) -> bytes:
+    choices = (b"\0" + plane.tobytes(), b"\1" + bytes(_pack(bytes_of(plane), level)), b"\2" + code_bytes(plane))
+    return min(choices, key=len)
+
+
+def _unpack_tagged(stored: Any, size: int) -> Bytes:
+    tag, data = stored[0], stored[1:]
+    if tag == 0 and len(data) == size:
+        return np.frombuffer(data, dtype=np.uint8)
+    if tag == 1:
+        return np.frombuffer(inflate(data, size, size, "chunk"), dtype=np.uint8)
+    if tag == 2:
+        try:
+            return decode_bytes(data, size)
+        except ValueError as error:
+            raise FrameError(str(error)) from None
+    raise FrameError(f"a chunk of {len(data)} bytes for {size} has the unknown or false tag {tag}")
 
 
 def pack_streams(streams: list[Bytes], level: int, threads: int) -> list[Any]:
@@ -88,7 +110,10 @@ def pack_rows(rows: list[tuple[Row, Callable[[int, int], Bits]]], level: int, th
         bits = elements(start, min(row.size, start + CHUNK))
         if not row.planes:
             return [bytes_of(bits)]
-        return [_pack(bytes_of(plane), level) for plane in cut_planes(bits, row.rotated)]
+        planes = cut_planes(bits, row.rotated)
+        if row.tagged:
+            return [_pack_tagged(plane, level) for plane in planes]
+        return [_pack(bytes_of(plane), level) for plane in planes]
 
     jobs = [(row, elements, start) for row, elements in rows for start in row.starts()]
     return [chunk for chunks in each(pack_block, jobs, threads) for chunk in chunks]
@@ -108,7 +133,8 @@ def unpack_rows(chunks: list[Any], rows: list[tuple[Row, Callable[[int, Bits], A
                 raise FrameError(f"a raw block has {len(stored[0])} bytes for {elements} elements of {row.width}")
             return take(start, np.frombuffer(stored[0], dtype=f"<u{row.width}"))
         bits = np.empty(elements, dtype=f"<u{row.width}")
-        lay_planes([_unpack(chunk, elements) for chunk in stored], row.rotated, bits)
+        unpack = _unpack_tagged if row.tagged else _unpack
+        lay_planes([unpack(chunk, elements) for chunk in stored], row.rotated, bits)
         return take(start, bits)
 
     jobs, at = [], 0

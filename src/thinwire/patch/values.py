@@ -9,6 +9,7 @@ one, NaN and signs included.
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from thinwire.patch.bits import Bits
 from thinwire.patch.kernel import kernel
@@ -80,6 +81,27 @@ def join_differences(old: Bits, small: Bytes, long: Bytes, at: int) -> tuple[Bit
     if after < 0:
         raise ValueError("a long difference is cut or wider than its element")
     return fresh, after
+
+
+@kernel
+def _widen(small: Any, long: Any, folded: Any) -> int:
+    at = 0
+    for i in range(small.size):
+        folded[i] = small[i]
+        if small[i] == 255:
+            more, at = read_long(long, at)
+            if at < 0:
+                return -1
+            folded[i] += more
+    return at
+
+
+def folded_differences(small: Bytes, long: Bytes) -> npt.NDArray[np.uint64]:
+    """Return the zigzag differences in the streams; raises ValueError when ``long`` is cut or has bytes too many."""
+    folded = np.empty(small.size, dtype=np.uint64)
+    if _widen(small, long, folded) != long.size:
+        raise ValueError("the stream of long differences is cut or has bytes too many")
+    return folded
 
 
 @kernel

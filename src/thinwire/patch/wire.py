@@ -1,6 +1,6 @@
 """The envelope of every frame, and the reader that trusts nothing.
 
-A frame is: 92 fixed bytes, a header, a payload, and 32 bytes of BLAKE3 over all that (docs/FORMAT.md). Every size is
+A frame is: 124 fixed bytes, a header, a payload, and 32 bytes of BLAKE3 over all that (docs/FORMAT.md). Every size is
 read, bounded and checked against the bytes that are there before it is used, so that a torn, cut, extended or hostile
 frame ends in one named FrameError and never in a crash, a hang or an allocation that the frame's own length does not
 justify.
@@ -17,40 +17,65 @@ from blake3 import blake3
 from thinwire.patch.patch import FrameError
 
 MAGIC = b"THINWIRE"
-VERSION = 1
+VERSION = 2
+"""The version that is written; version 1, which has no running digests and no context coding, is still read."""
 KINDS = {1: "patch", 2: "anchor"}
-ENCODINGS = {0: "published", 1: "absolute", 2: "relative", 3: "dense", 16: "raw", 17: "planes"}
+ENCODINGS = {
+    0: "published",
+    1: "absolute",
+    2: "relative",
+    3: "dense",
+    4: "context",
+    16: "raw",
+    17: "planes",
+    18: "coded",
+}
 MAX_HEADER_BYTES = 1 << 26
 MAX_NAME_BYTES = 1 << 12
 MAX_DIMENSIONS = 64
 _FIXED = struct.Struct("<8sHBBIIQ32s32s")
+_RUNNING = struct.Struct("<16s16s")
 _CHECK_BYTES = 32
-_NO_BASE = "0" * 64
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """A frame taken apart: words for kind and encoding, digests as 64 hexadecimal digits, header and payload as
-    bytes.
-    """
+    """A frame taken apart: words for kind and encoding, digests as hexadecimal digits, header and payload as bytes."""
 
+    version: int
     kind: str
     encoding: str
-    base_digest: str
-    target_digest: str
+    digests: "Digests"
     header: bytes
     payload: Any
 
 
-def seal(kind: str, encoding: str, digests: tuple[str, str], header: bytes, payload: list[Any], level: int) -> bytes:
-    """Return the frame of ``payload`` (byte strings in order); ``digests`` are those of base ("" for none) and
-    target.
+@dataclass(frozen=True)
+class Digests:
+    """What a frame binds: state digests (64 hexadecimal digits) and running digests (32) of base and target.
+
+    "" stands for none: an anchor has no base, and a frame may come without running digests.
     """
+
+    base: str
+    target: str
+    base_running: str = ""
+    target_running: str = ""
+
+    def fields(self) -> list[bytes]:
+        """Return the four digests as bytes, zeros for none, in the order of the wire."""
+        sizes = ((self.base, 32), (self.target, 32), (self.base_running, 16), (self.target_running, 16))
+        return [bytes.fromhex(text) if text else bytes(size) for text, size in sizes]
+
+
+def seal(kind: str, encoding: str, digests: Digests, header: bytes, payload: list[Any], level: int) -> bytes:
+    """Return the frame of ``payload`` (byte strings in order); raises ValueError for a header that is too long."""
     if len(header) > MAX_HEADER_BYTES:
         raise ValueError(
             f"the header takes {len(header)} bytes, a frame carries at most {MAX_HEADER_BYTES}: too many tensors"
         )
     stored = zstandard.ZstdCompressor(level=max(level, 9)).compress(header)
+    base, target, *running = digests.fields()
     fixed = _FIXED.pack(
         MAGIC,
         VERSION,
@@ -59,9 +84,9 @@ def seal(kind: str, encoding: str, digests: tuple[str, str], header: bytes, payl
         len(stored),
         len(header),
         sum(len(part) for part in payload),
-        bytes.fromhex(digests[0] or _NO_BASE),
-        bytes.fromhex(digests[1]),
-    )
+        base,
+        target,
+    ) + _RUNNING.pack(*running)
     check = blake3(max_threads=blake3.AUTO)
     for part in (fixed, stored, *payload):
         check.update(part)
@@ -73,25 +98,31 @@ def unseal(frame: Any) -> Envelope:
     version.
     """
     view = memoryview(frame).cast("B")
-    if len(view) < _FIXED.size + _CHECK_BYTES:
-        raise FrameError(f"{len(view)} bytes are too few for a frame, which has at least {_FIXED.size + _CHECK_BYTES}")
+    least = _FIXED.size + _CHECK_BYTES
+    if len(view) < least:
+        raise FrameError(f"{len(view)} bytes are too few for a frame, which has at least {least}")
     magic, version, kind, encoding, stored, raw, payload, base, target = _FIXED.unpack(view[: _FIXED.size])
     if magic != MAGIC:
         raise FrameError(f"the bytes begin with {bytes(magic)!r}, a frame with {MAGIC!r}")
-    if version != VERSION:
-        raise FrameError(f"the frame has format version {version}, this reader knows version {VERSION}")
-    if kind not in KINDS or encoding not in ENCODINGS or (kind == 2) != (encoding >= 16):
+    if not 1 <= version <= VERSION:
+        raise FrameError(f"the frame has format version {version}, this reader knows versions 1 to {VERSION}")
+    known = kind in KINDS and encoding in ENCODINGS and (kind == 2) == (encoding >= 16)
+    if not known or (version == 1 and ENCODINGS[encoding] in ("context", "coded")):
         raise FrameError(f"the frame names kind {kind} with encoding {encoding}, which this reader does not know")
-    if kind == 2 and base != bytes(len(base)):
-        raise FrameError(f"the frame is an anchor and names a base, {base.hex()[:16]}…")
-    expected = _FIXED.size + stored + payload + _CHECK_BYTES
+    start = _FIXED.size + (_RUNNING.size if version > 1 else 0)
+    expected = start + stored + payload + _CHECK_BYTES
     if expected != len(view):
         raise FrameError(f"the frame declares {expected} bytes and has {len(view)}: cut or extended")
     body = view[:-_CHECK_BYTES]
     if blake3(body, max_threads=blake3.AUTO if len(body) > 1 << 22 else 1).digest() != view[-_CHECK_BYTES:]:
         raise FrameError("the frame's bytes do not match its checksum")
-    header = inflate(body[_FIXED.size : _FIXED.size + stored], raw, MAX_HEADER_BYTES, "header")
-    return Envelope(KINDS[kind], ENCODINGS[encoding], base.hex(), target.hex(), header, body[_FIXED.size + stored :])
+    running = _RUNNING.unpack(view[_FIXED.size : start]) if version > 1 else (bytes(16), bytes(16))
+    if kind == 2 and (any(base) or any(running[0])):
+        raise FrameError(f"the frame is an anchor and names a base, {base.hex()[:16]}…")
+    texts = [field.hex() if any(field) else "" for field in running]
+    digests = Digests("" if kind == 2 else base.hex(), target.hex(), *texts)
+    header = inflate(body[start : start + stored], raw, MAX_HEADER_BYTES, "header")
+    return Envelope(version, KINDS[kind], ENCODINGS[encoding], digests, header, body[start + stored :])
 
 
 def inflate(data: Any, size: int, limit: int, what: str) -> bytes:

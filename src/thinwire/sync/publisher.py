@@ -11,6 +11,7 @@ import torch
 from thinwire.patch import State, apply, diff, encode, encode_anchor
 from thinwire.patch.bits import copy_of, same_memory
 from thinwire.patch.digest import DigestTree, digest_tree
+from thinwire.patch.running import RunningDigest, running_digest
 from thinwire.sync.chain import (
     MAX_VERSION,
     Manifest,
@@ -51,6 +52,7 @@ class Publisher:
         self._compress = compress_anchors
         self._base: State | None = None
         self._base_tree: DigestTree | None = None
+        self._base_running: RunningDigest | None = None
         self._last: Manifest | None = None
         self._anchor_version = 0
         self._anchor_bytes = 0
@@ -84,15 +86,17 @@ class Publisher:
             raise SyncError(f"version {version} is refused: another publisher went on to version {newest}")
         tree = digest_tree(state)
         if self._base is None or self._last is None:
-            return self._publish_anchor(version, state, tree)
-        patch = diff(self._base, state, base_tree=self._base_tree, target_tree=tree)
+            return self._publish_anchor(version, state, tree, running_digest(state))
+        patch = diff(self._base, state, base_tree=self._base_tree, target_tree=tree, base_running=self._base_running)
+        running = RunningDigest.parse(patch.target_running)
         frame = encode(patch, self._base, self._encoding)
         if len(frame) >= self._anchor_bytes:
-            return self._publish_anchor(version, state, tree)
+            return self._publish_anchor(version, state, tree, running)
         name, size, checksum = self._put_frame(version, "patch", frame)
         anchor: tuple[str | None, int | None, str | None] = (None, None, None)
         if version - self._anchor_version >= self._anchor_every:
-            anchor = self._put_frame(version, "anchor", encode_anchor(state, compress=self._compress, tree=tree))
+            beside = encode_anchor(state, compress=self._compress, tree=tree, running=running)
+            anchor = self._put_frame(version, "anchor", beside)
         manifest = Manifest(
             run_id=self._run_id,
             version=version,
@@ -114,7 +118,7 @@ class Publisher:
         self._commit(manifest)
         base, self._base = self._base, None  # interrupted between these lines, the next version is an anchor
         self._base = apply(base, patch, in_place=True, base_digest=patch.base_digest)
-        self._base_tree = tree
+        self._base_tree, self._base_running = tree, running
         return manifest
 
     def retire(self, before: int) -> list[int]:
@@ -124,10 +128,9 @@ class Publisher:
         """
         return retire(self._store, before)
 
-    def _publish_anchor(self, version: int, state: State, tree: DigestTree) -> Manifest:
-        name, size, checksum = self._put_frame(
-            version, "anchor", encode_anchor(state, compress=self._compress, tree=tree)
-        )
+    def _publish_anchor(self, version: int, state: State, tree: DigestTree, running: RunningDigest) -> Manifest:
+        frame = encode_anchor(state, compress=self._compress, tree=tree, running=running)
+        name, size, checksum = self._put_frame(version, "anchor", frame)
         total = _elements(state)
         manifest = Manifest(
             run_id=self._run_id,
@@ -147,7 +150,7 @@ class Publisher:
         self._commit(manifest)
         self._base = None
         if self._anchor_every > 1:
-            self._base, self._base_tree = _copy(state), tree
+            self._base, self._base_tree, self._base_running = _copy(state), tree, running
         return manifest
 
     def _put_frame(self, version: int, kind: str, frame: bytes) -> tuple[str, int, str]:

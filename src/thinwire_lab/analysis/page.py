@@ -41,8 +41,8 @@ code { font-size: .85em; overflow-wrap: anywhere; }
 td > code:only-child { white-space: nowrap; }
 .mark { display: inline-block; font-size: .78rem; font-weight: 600; padding: .1rem .5rem; white-space: nowrap;
   border: 1.5px solid var(--ink); border-radius: 1rem; }
-.holds { background: var(--ink); color: #fff; }
-.fails { background: #fff; color: var(--ink); border-style: double; border-width: 4px; padding: 0 .4rem; }
+.holds, .met, .met-on-the-whole { background: var(--ink); color: #fff; }
+.fails, .missed { background: #fff; color: var(--ink); border-style: double; border-width: 4px; padding: 0 .4rem; }
 .undecided { background: var(--tint); }
 .not-tested, .stale { border-style: dashed; border-color: var(--soft); color: var(--soft); }
 details { margin: 1rem 0; } summary { cursor: pointer; font-size: .9rem; color: var(--accent); }
@@ -101,6 +101,18 @@ straddles the rule, or a single run gave none; <em>not tested</em> and <em>stale
 <td class="rule" data-label="Rule">{{ row.rule }}</td><td class="why">{{ row.measured }}.
 <span>{{ row.reason[:1]|upper }}{{ row.reason[1:] }}{% if row.reason[-1:] != "." %}.{% endif %}</span>
 {% if row.cell %}<code>{{ row.cell }}</code>{% endif %}</td></tr>
+{% endfor %}</tbody></table></div>
+{% endif %}
+{% if study.reaches %}
+<h3>Reach</h3>
+<div class="scroll"><table>
+<thead><tr><th>What</th><th>Cell</th><th>Reach</th><th class="num">Found (lowest to highest)</th><th class="num">n</th>
+<th>Verdict</th><th>Stated elsewhere</th></tr></thead>
+<tbody>
+{% for row in study.reaches %}<tr><td class="claim">{{ row.what }}</td><td><code>{{ row.cell }}</code></td>
+<td class="rule">{{ row.reach }}</td><td class="num">{{ row.found }}</td><td class="num">{{ row.n }}</td>
+<td>{% if row.verdict %}<span class="mark {{ row.css }}">{{ row.verdict }}</span>{% endif %}</td>
+<td class="why">{{ row.published }}{{ row.reason }}</td></tr>
 {% endfor %}</tbody></table></div>
 {% endif %}
 {% if study.bounds %}

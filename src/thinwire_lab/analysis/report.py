@@ -20,6 +20,7 @@ from markupsafe import Markup
 from thinwire_lab.analysis.bounds import read_bounds
 from thinwire_lab.analysis.claims import Claim, load_answers, load_claims, read_claims
 from thinwire_lab.analysis.page import PAGE
+from thinwire_lab.analysis.reaches import read_reaches
 from thinwire_lab.analysis.summarise import read_summary
 from thinwire_lab.analysis.wording import answer, found, number, records
 from thinwire_lab.config import ConfigError, load_study
@@ -127,6 +128,26 @@ def _bounds(path: Path, study: str) -> list[dict[str, str]]:
     ]
 
 
+def _reaches(path: Path, study: str) -> list[dict[str, str]]:
+    """The study's own goals with what was found: the number, and the lowest and highest of its steps."""
+    rows = [row for row in records(read_reaches(path)) if row["study"] == study] if path.exists() else []
+    return [
+        {
+            **{name: str(row[name]) for name in ("what", "cell", "reach", "verdict", "published", "reason")},
+            "found": "" if math.isnan(row["found"]) else _with_ends(row),
+            "n": "" if math.isnan(row["n"]) else number(row["n"]),
+            "css": str(row["verdict"]).replace(" ", "-"),
+        }
+        for row in rows
+    ]
+
+
+def _with_ends(row: dict[str, Any]) -> str:
+    unit = "" if row["unit"] in ("", "1", "share", "ratio") else f" {row['unit']}"
+    mean, low, high = (number(float(row[name]), str(row["unit"])) for name in ("found", "lowest", "highest"))
+    return f"{mean}{unit}" if low == high else f"{mean}{unit} ({low} to {high})"
+
+
 def _limits(page: Path) -> Markup:
     """The section "Limits" of a study's page, as HTML with raw HTML left out."""
     if not page.exists():
@@ -156,6 +177,7 @@ def _study(name: str, folder: Path, verdicts: list[dict[str, str]], configs: Pat
         "claims": [row for row in verdicts if row["study"] == name],
         "figures": _figures(name, folder, configs),
         "bounds": _bounds(folder / "bounds.csv", name),
+        "reaches": _reaches(folder / "reaches.csv", name),
         "tables": _tables(summaries) if (summaries / "totals.csv").exists() else [],
         "limits": _limits(docs / f"{name}.md"),
         "origin": _origin(summaries / "source.json"),

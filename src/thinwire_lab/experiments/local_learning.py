@@ -45,6 +45,7 @@ class Config(StudyConfig):
     muon_lr: float = Field(default=0.02, gt=0, description="learning rate of the block matrices")
     adam_lr: float = Field(default=1e-2, gt=0, description="learning rate of embedding and readout")
     warmup: int = Field(default=50, ge=0, description="warm-up in steps")
+    scored: Literal["validation", "test"] = Field(default="test", description="part of the text that held_out is of")
     held_out: int = Field(default=32, ge=1, description="held-out segments, each 16 contexts long")
     global_threads: tuple[int, ...] = Field(default=(1, 2), description="thread counts of global_backprop to time")
     stage_threads: int = Field(default=1, ge=1, description="threads of each stage's process")
@@ -72,7 +73,7 @@ def run(config: Config, record: Recorder) -> None:
     """Measure the row's part."""
     # Deterministic mode also fills every fresh tensor, which would slow this process and not the stage workers.
     _note_machine(record, "before")
-    {"quality": _quality, "throughput": _throughput, "memory": _memory}[config.part](config, record)
+    {"quality": train_and_score, "throughput": _throughput, "memory": _memory}[config.part](config, record)
     _note_machine(record, "after")
 
 
@@ -81,7 +82,8 @@ def _note_machine(record: Recorder, when: str) -> None:
     record.note("cores", sorted(os.sched_getaffinity(0)))
 
 
-def _quality(config: Config, record: Recorder) -> None:
+def train_and_score(config: Config, record: Recorder) -> None:
+    """Train the row's arm and record its losses, its held-out bits per byte and how old its readout snapshots were."""
     threads = config.stage_threads if config.arm == "rgc_async" else record.threads
     plan = config.plan(record.seed, config.steps, threads)
     with open_schedule(config.arm, plan, config.batches(record)) as schedule:
@@ -98,7 +100,7 @@ def _quality(config: Config, record: Recorder) -> None:
         for stage, row in enumerate(lag):
             record.record(config.steps, "readout_lag", row.double().mean().item(), f"stage_{stage}")
             record.record(config.steps, "readout_lag_max", row.max().item(), f"stage_{stage}")
-    bits = held_out_bits(model, text_folder(record.assets, config.text), config.held_out)
+    bits = held_out_bits(model, text_folder(record.assets, config.text), config.held_out, config.scored)
     for place, value in enumerate(bits):
         record.record(config.steps, "segment_bits_per_byte", value, f"segment_{place:03d}")
     record.record(config.steps, "bits_per_byte", statistics.fmean(bits))

@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -45,15 +46,17 @@ class TextBatches:
 
 
 @torch.no_grad()
-def held_out_bits(model: ByteTransformer, folder: Path, count: int) -> list[float]:
-    """Return bits per byte of ``count`` segments of the test part, the same for every model of one context.
+def held_out_bits(
+    model: ByteTransformer, folder: Path, count: int, part: Literal["validation", "test"] = "test"
+) -> list[float]:
+    """Return bits per byte of ``count`` segments of a held-out part, the same for every model of one context.
 
     A segment is predicted in windows of one context, each of which begins without memory. Raises ValueError when the
     segments do not fit.
     """
     context = model.config.context
     bits = []
-    for segment in segments(ByteText(folder).test, WINDOWS * context + 1, count):
+    for segment in segments(getattr(ByteText(folder), part), WINDOWS * context + 1, count):
         inputs, targets = segment[:-1].view(WINDOWS, context), segment[1:].view(WINDOWS, context)
         bits.append(bits_per_byte(next_byte_loss(model(inputs), targets).item()))
     return bits

@@ -25,6 +25,11 @@ class Bound:
     position: float
     value: float
 
+    @property
+    def total(self) -> float:
+        """Both together."""
+        return self.position + self.value
+
 
 def _exponents(row: Bits, dtype: torch.dtype) -> npt.NDArray[np.intp]:
     shift, width = _EXPONENT[dtype]

@@ -7,7 +7,7 @@ repeat; scopes are the arms with their threads, ``global_backprop_1``. Memory: s
 from thinwire_lab.tables import Metric
 
 METRICS = (
-    Metric("bits_per_byte", "bit/B", "lower", description="held-out loss of the trained model on the test part"),
+    Metric("bits_per_byte", "bit/B", "lower", description="loss of the trained model on the held-out part"),
     Metric("segment_bits_per_byte", "bit/B", "lower", description="the same, one held-out segment"),
     Metric("loss", "nats", description="training loss of the final stage (or of the whole model) on a batch"),
     Metric("bytes_trained", "B", description="bytes that were predicted in training"),
