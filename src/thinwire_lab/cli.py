@@ -150,7 +150,12 @@ def judge(scale: ScaleOption = "laptop", results: ResultsOption = None) -> None:
         return loaded.protocol, preregistration.objection(study, loaded, at, folder, cells)
 
     claims.judge(Path("configs/claims.yaml"), folder / "summaries", scale, folder / "claims.csv", fresh, protocol)
-    bounds.write_bounds(Path("configs/claims.yaml"), folder / "summaries", folder / "bounds.csv")
+
+    def data_sets(study: str) -> tuple[Protocol | None, list[str]]:
+        loaded = load_study(study).protocol
+        return loaded, [] if loaded is None else loaded.data.get(at, [])
+
+    bounds.write_bounds(Path("configs/claims.yaml"), folder / "summaries", folder / "bounds.csv", data_sets)
     reaches.write_reaches(Path("configs/claims.yaml"), folder / "summaries", folder / "reaches.csv", fresh)
 
 

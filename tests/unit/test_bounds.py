@@ -8,6 +8,7 @@ import yaml
 from thinwire_lab.analysis.bounds import Comparison, read_bounds, write_bounds
 from thinwire_lab.analysis.noninferiority import noninferiority
 from thinwire_lab.analysis.summarise import SEEDS, read_summary
+from thinwire_lab.config import Protocol
 from thinwire_lab.statistics.limits import METHODS, TWO_FACTORS
 from thinwire_lab.tables import write_rows
 
@@ -91,3 +92,37 @@ def test_the_table_is_the_same_bytes_each_time(table, tmp_path):
     table(pairs)
     assert (tmp_path / "bounds.csv").read_bytes() == first
     assert len(read_summary(tmp_path / "s" / "seeds.csv")) == 40
+
+
+@pytest.mark.parametrize(
+    ("rule", "verdicts"),
+    [
+        ("fixed sequence", ["not established", "not established"]),
+        ("co-primary", ["not established", "not established"]),
+        ("holm", ["not established", "non-inferior"]),
+    ],
+)
+def test_a_protocol_judges_its_texts_as_one_family(tmp_path, rule, verdicts):
+    protocol = Protocol(
+        claims=["c"], measure="loss", margin=0.01, alpha=0.05, method="paired-t", family=rule,
+        data={"smoke": ["hard", "easy"]}, seeds={"smoke": [0, 1, 2]}, stop="all",
+    )  # fmt: skip
+    rows, factors = [], {"hard": (1.01, 1.02, 1.015), "easy": (1.001, 1.002, 1.0)}
+    for text, scale in factors.items():
+        for seed, factor in enumerate(scale):
+            rows.append(("s", f"arm=a,text={text}", seed, "loss", "all", "bits", 1.2))
+            rows.append(("s", f"arm=b,text={text}", seed, "loss", "all", "bits", 1.2 * factor))
+    write_rows(tmp_path / "s" / "seeds.csv", SEEDS, rows)
+    write_rows(tmp_path / "s" / "clock_seeds.csv", SEEDS, [])
+    asked = [
+        COMPARISON | {"baseline": f"arm=a,text={text}", "candidates": [f"arm=b,text={text}"]}
+        for text in ("easy", "hard")
+    ]
+    (tmp_path / "claims.yaml").write_text(yaml.safe_dump({"bounds": asked, "claims": []}))
+    write_bounds(
+        tmp_path / "claims.yaml", tmp_path, tmp_path / "bounds.csv", lambda study: (protocol, ["hard", "easy"])
+    )
+    found = read_bounds(tmp_path / "bounds.csv").set_index(["method", "candidate"])
+    assert found.loc[("paired-t", "arm=b,text=easy"), "verdict"] == "non-inferior"
+    assert [found.loc[("paired-t", f"arm=b,text={text}"), "family_verdict"] for text in ("hard", "easy")] == verdicts
+    assert set(found.loc[[row[0] != "paired-t" for row in found.index], "family_verdict"]) == {""}

@@ -119,11 +119,13 @@ straddles the rule, or a single run gave none; <em>not tested</em> and <em>stale
 <h3>Bounds by method</h3>
 <div class="scroll"><table>
 <thead><tr><th>Candidate</th><th>Baseline</th><th>Method</th><th class="num">n</th><th class="num">Log-ratio</th>
-<th class="num">One-sided 95&nbsp;% bound</th><th class="num">p</th><th>At the margin of 1&nbsp;%</th></tr></thead>
+<th class="num">One-sided 95&nbsp;% bound</th><th class="num">p</th><th>At the margin of 1&nbsp;%</th>
+<th>In the family of texts</th></tr></thead>
 <tbody>
 {% for row in study.bounds %}<tr><td><code>{{ row.candidate }}</code></td><td><code>{{ row.baseline }}</code></td>
 <td>{{ row.method }}</td><td class="num">{{ row.n }}</td><td class="num">{{ row.estimate }}</td>
-<td class="num">{{ row.bound }}</td><td class="num">{{ row.p }}</td><td class="why">{{ row.verdict }}</td></tr>
+<td class="num">{{ row.bound }}</td><td class="num">{{ row.p }}</td><td class="why">{{ row.verdict }}</td>
+<td>{{ row.family }}</td></tr>
 {% endfor %}</tbody></table></div>
 {% endif %}
 {% if study.tables %}

@@ -123,6 +123,7 @@ def _bounds(path: Path, study: str) -> list[dict[str, str]]:
             "bound": number(row["upper_bound"], "log-ratio"),
             "p": number(row["p_value"]),
             "verdict": row["reason"] if row["verdict"] == "infeasible" else row["verdict"],
+            "family": row["family_verdict"],
         }
         for row in rows
     ]
