@@ -21,6 +21,7 @@ NAME = "local_learning"
 STUDY = load_study(NAME, CONFIGS)
 ROWS = plan_study(NAME, "laptop", CONFIGS)
 CLAIMS = {claim.id: claim for claim in load_claims(CONFIGS / "claims.yaml")}
+SEEDS = tuple(STUDY.protocol.seeds["laptop"])
 CELLS = [cell for named in CLAIMS["L-noninferiority"].cells["laptop"].values() for cell in named]
 
 
@@ -113,7 +114,7 @@ def test_the_first_run_writes_it_before_it_runs(tmp_path, monkeypatch):
 def judged(tmp_path):
     """Judge the real claims of the study on made-up runs of the given seeds."""
 
-    def make(seeds=(0, 1, 2), study=STUDY, rule=None):
+    def make(seeds=SEEDS, study=STUDY, rule=None):
         runs = []
         for place, cell in enumerate(dict.fromkeys(row.cell for row in ROWS)):
             for seed in seeds:
@@ -155,12 +156,12 @@ def test_without_a_written_protocol_nothing_is_tested(judged):
     assert set(found["reason"]) == {"no protocol was written before the first run"}
 
 
-@pytest.mark.parametrize("seeds", [(0, 1), (0, 1, 2, 3)])
+@pytest.mark.parametrize("seeds", [SEEDS[:-1], (*SEEDS, 99)])
 def test_the_listed_seeds_are_judged_and_no_others(judged, tmp_path, seeds):
     register(NAME, STUDY, "laptop", ROWS, tmp_path)
     found = judged(seeds=seeds)
     assert set(found["verdict"]) == {"not tested"}
-    assert all("the protocol [0, 1, 2]" in reason for reason in found["reason"])
+    assert all(f"the protocol {list(SEEDS)}" in reason for reason in found["reason"])
 
 
 def test_a_rule_that_judges_otherwise_than_the_protocol_is_no_test(judged, tmp_path):
