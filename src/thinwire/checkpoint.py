@@ -31,7 +31,7 @@ from thinwire.patch.files import (
 )
 from thinwire.patch.patch import TensorPatch
 
-_INDEX = "model.safetensors.index.json"
+_INDEX = ".safetensors.index.json"
 _MAX_PROCESS = 1 << 22
 
 
@@ -102,17 +102,28 @@ def _write_shard(
 
 def _copy_companions(state: State, home: Mapping[str, str], source: Path, folder: Path) -> None:
     for file in sorted(source.iterdir()):
-        if file.suffix == ".safetensors" or file.name == _INDEX or UNDO in file.name:
+        if file.suffix == ".safetensors" or UNDO in file.name:
+            continue
+        if file.name.endswith(_INDEX):
+            _write_index(file, folder / file.name, home, sum(tensor.nbytes for tensor in state.values()))
             continue
         if file.is_dir():
             shutil.copytree(file, folder / file.name)
         else:
             shutil.copy2(file, folder / file.name)
-    if (source / _INDEX).exists():
-        index = json.loads((source / _INDEX).read_text())
-        index["weight_map"] = {name: home[name] for name in sorted(state)}
-        index.setdefault("metadata", {})["total_size"] = sum(tensor.nbytes for tensor in state.values())
-        (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n")
+
+
+def _write_index(source: Path, place: Path, home: Mapping[str, str], size: int) -> None:
+    """Write the index ``source`` to ``place`` for tensors of ``size`` bytes that lie in the files ``home`` by name."""
+    try:
+        index = json.loads(source.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{source} is no JSON: {error}") from None
+    if not isinstance(index, dict) or not isinstance(index.setdefault("metadata", {}), dict):
+        raise ValueError(f"{source} is no index of shards: a table with a table of metadata is needed")
+    index["weight_map"] = {name: home[name] for name in sorted(home)}
+    index["metadata"]["total_size"] = size
+    place.write_text(json.dumps(index, indent=2) + "\n", encoding="ascii")
 
 
 def check_output(output: Path, inputs: Iterable[Path]) -> None:

@@ -10,7 +10,7 @@ import mmap
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -144,9 +144,14 @@ def apply_command(
         if output is None:
             inspect(data)
             _restore(base)
-            with _progress(f"patching {base.name}", 3 * _size(base)) as advance:
-                digest = apply_in_place(base, data, advance=advance)
-            typer.echo(f"{base}: {digest}")
+            with ExitStack() as shown:
+                advance = shown.enter_context(_progress(f"patching {base.name}", 3 * _size(base)))
+
+                def tell(digest: str) -> None:
+                    shown.close()
+                    typer.echo(f"{base}: {digest}")  # a result that can't be told is a refusal
+
+                apply_in_place(base, data, advance=advance, tell=tell)
         else:
             _apply_into(base, data, frame, output)
 

@@ -3,6 +3,7 @@
 import resource
 import struct
 import time
+import tracemalloc
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from thinwire.patch import FrameError, apply, decode, decode_anchor, diff, encode, encode_anchor, state_digest
 from thinwire.patch.bits import bits_of
-from thinwire.patch.frame import CODINGS, inspect
+from thinwire.patch.frame import CODINGS, inspect, moves
 from thinwire.patch.header import Header, TensorInfo
 from thinwire.patch.published import pack_published
 from thinwire.patch.wire import Digests, Packer, inflate, seal, unseal
@@ -196,6 +197,7 @@ def test_a_decompression_bomb_allocates_nothing():
         (2, b"\0", "stands twice"),
         (3, b"\0", "fewer than two"),
         (6, b"\1", "chunks for a payload of 0 bytes"),
+        (8, b"\0\4\0", "segments for a payload of 0 bytes"),
     ],
 )
 def test_a_header_that_repeats_itself_is_refused_before_it_is_read_whole(fields, unit, message):
@@ -210,6 +212,34 @@ def test_a_header_that_repeats_itself_is_refused_before_it_is_read_whole(fields,
     with pytest.raises(FrameError, match=message):
         inspect(frame)
     assert time.process_time() - before < 5
+
+
+@pytest.mark.parametrize("coding", ["relative", "context"])
+def test_counting_the_moves_of_more_changes_than_the_frame_can_hold_is_refused_at_once(coding):
+    lines = tuple(TensorInfo(name, torch.bfloat16, None, "relative", 1 << 60) for name in "ab")
+    frame = seal(
+        "patch", coding, Digests(DIGEST, DIGEST), Header(1 << 60, lines, (), (), (), (1 << 60, 0)).write(), [], 1
+    )
+    before = time.process_time()
+    with pytest.raises(FrameError, match="lists 0 chunks where its tensors need"):
+        moves(frame)
+    assert time.process_time() - before < 1
+
+
+def test_counting_moves_holds_one_piece_of_a_stream_at_a_time():
+    pieces = 256
+    one, low = (zstandard.ZstdCompressor().compress(bytes([byte]) * (1 << 20)) for byte in (1, 0))
+    lines = (TensorInfo("w", torch.bfloat16, None, "relative", pieces << 20),)
+    payload = [low] * (2 * pieces) + [one] * pieces
+    header = Header(pieces << 20, lines, (), (), (), chunks=tuple(len(chunk) for chunk in payload))
+    frame = seal("patch", "relative", Digests(DIGEST, DIGEST), header.write(), payload, 1)
+    assert len(frame) < 1 << 17
+    tracemalloc.start()
+    try:
+        assert moves(frame) == {1: pieces << 20}
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20  # the streams are 768 MiB
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("shape", [(1 << 60, 1 << 60, 0), (0, 1 << 60, 1 << 60), (1 << 59, 0, 1 << 59), (0, 1 << 60)])

@@ -5,6 +5,7 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -393,6 +394,44 @@ def test_a_result_that_can_not_be_told_is_not_written(models, monkeypatch):
     refused(call("diff", old, new, "-o", models / "q.frame"), "No space left on device")
     refused(call("apply", old, frame, "-o", out), "No space left on device")
     assert sorted(models.rglob("*")) == before
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
+@pytest.mark.parametrize("name", ["old", "old.safetensors"])
+def test_a_patch_in_place_that_can_not_be_told_is_undone(models, name):
+    old, frame = models / name, models / "p.frame"
+    call("diff", old, models / name.replace("old", "new"), "-o", frame)
+    before = {path: path.read_bytes() for path in models.rglob("*") if path.is_file()}
+    words = [*COMMAND, "apply", old, frame, "--in-place"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(words, check=False, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 1
+    assert done.stderr == b"thinwire: [Errno 28] No space left on device\n"
+    assert {path: path.read_bytes() for path in models.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "index", [b"[]", b"null", b"7", b'{"metadata":null}', b'{"metadata":[]}', b"{torn", b"\xff\xfe", b"[" * 100_000]
+)
+def test_a_harmed_index_of_shards_is_refused_by_name(models, index):
+    frame, place = models / "p.frame", models / "old" / "model.safetensors.index.json"
+    call("diff", models / "old", models / "new", "-o", frame)
+    place.write_bytes(index)
+    refused(call("apply", models / "old", frame, "-o", models / "out"), f"{place} is no ")
+    assert not (models / "out").exists()
+
+
+def test_an_index_of_another_name_follows_the_tensors(models):
+    new = load_file(models / "new.safetensors")
+    del new["b"]
+    save_file({**new, "z": torch.zeros(3)}, models / "z.safetensors")
+    index, frame = models / "old" / "model.safetensors.index.json", models / "p.frame"
+    index.rename(index.with_name("diffusion_pytorch_model.safetensors.index.json"))
+    call("diff", models / "old", models / "z.safetensors", "-o", frame)
+    assert call("apply", models / "old", frame, "-o", models / "out").exit_code == 0
+    written = json.loads((models / "out" / "diffusion_pytorch_model.safetensors.index.json").read_bytes())
+    shards = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    assert written["weight_map"] == {"a": shards[0], "c": shards[1], "z": shards[1]}
 
 
 def test_what_a_killed_process_of_this_number_left_is_replaced(models):

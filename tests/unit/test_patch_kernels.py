@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from thinwire.patch import apply, diff, state_digest
 from thinwire.patch import kernel as kernel_module
-from thinwire.patch.bits import DTYPES, UNSIGNED, bits_of, empty_bits, tied_groups
+from thinwire.patch.bits import DTYPES, UNSIGNED, bits_of, copy_of, empty_bits, tied_groups
 from thinwire.patch.compare import changed_elements
 from thinwire.patch.positions import join_positions, split_positions
-from thinwire.patch.values import cut_planes, join_differences, lay_planes, split_differences
+from thinwire.patch.values import cut_planes, join_differences, lay_planes, split_differences, tally_moves
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
@@ -145,3 +146,43 @@ def test_loops_compile_where_no_cache_can_be_written(monkeypatch):
 
     monkeypatch.setattr(kernel_module, "njit", without_folder)
     assert kernel_module.kernel(lambda value: value + 1)(2) == 3
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32, np.uint64])
+@pytest.mark.parametrize("piece", [1, 7, 1000])
+def test_moves_are_tallied_alike_however_the_streams_are_cut(kind, piece):
+    generator = np.random.default_rng(0)
+    moved = [1 << int(power) for power in generator.integers(0, 8 * np.dtype(kind).itemsize - 1, 200)]
+    old = generator.integers(0, np.iinfo(kind).max, 200, dtype=kind, endpoint=True)
+    small, long = split_differences(old, old + np.array(moved, dtype=kind))
+    cut = [[stream[at : at + piece] for at in range(0, stream.size, piece)] for stream in (small, long)]
+    assert tally_moves(*cut) == {move: moved.count(move) for move in sorted(set(moved))}
+    if long.size:
+        with pytest.raises(ValueError, match="cut or has bytes too many"):
+            tally_moves([small], [long[:-1]])
+    with pytest.raises(ValueError, match="cut or has bytes too many"):
+        tally_moves([small], [long, np.array([5], dtype=np.uint8)])
+    with pytest.raises(ValueError, match="wider than its element"):
+        tally_moves([small], [np.full(11, 255, dtype=np.uint8)])
+
+
+@pytest.mark.parametrize("view", ["whole", "part", "strided", "transposed", "expanded", "scalar"])
+def test_no_byte_of_a_bool_is_lost(view):
+    raw = torch.arange(256, dtype=torch.uint8).reshape(16, 16)
+    views = {
+        "whole": lambda t: t,
+        "part": lambda t: t.view(-1)[3:],
+        "strided": lambda t: t[1::2, ::3],
+        "transposed": lambda t: t.t(),
+        "expanded": lambda t: t[:, :1].expand(16, 5),
+        "scalar": lambda t: t[3, 4],
+    }
+    wanted = views[view](raw).contiguous().view(-1).tolist()
+    held = views[view](raw.view(torch.bool))
+    assert bits_of(held).tolist() == wanted
+    assert bits_of(copy_of(held)).tolist() == wanted
+    assert copy_of(held).dtype == torch.bool
+    base = {"w": held}
+    target = {"w": torch.tensor([255 - byte for byte in wanted], dtype=torch.uint8).view(torch.bool).view(held.shape)}
+    patch = diff(base, target)
+    assert state_digest(apply(base, patch)) == state_digest(target)

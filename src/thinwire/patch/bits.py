@@ -95,18 +95,22 @@ def bits_of(tensor: torch.Tensor) -> Bits:
 
     Shares memory with a contiguous CPU tensor; any other is copied.
     """
-    plain = tensor.detach().cpu()
-    if plain.is_conj() or plain.is_neg():
-        plain = plain.resolve_conj().resolve_neg()
-    return integer_view(plain.contiguous()).reshape(-1)
+    return integer_view(_integers(tensor).contiguous()).reshape(-1)
+
+
+def _integers(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements of ``tensor`` as integers on the CPU.
+
+    They are integers before anything copies them: torch turns a bool's byte into 0 or 1 on the way.
+    """
+    return signed_view(tensor.detach().resolve_conj().resolve_neg()).cpu()
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return a contiguous CPU copy of ``tensor`` whose memory holds its bits, also of a lazily conjugated or negated
     one.
     """
-    plain = tensor.detach().cpu()
-    return plain.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    return _integers(tensor).clone(memory_format=torch.contiguous_format).view(tensor.dtype)
 
 
 def empty_bits(dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[torch.Tensor, Bits]:

@@ -30,8 +30,8 @@ from thinwire.patch.entropy import value_of
 from thinwire.patch.header import CODINGS, Header, TensorInfo, check_fits, read_header, row_of, split_payload
 from thinwire.patch.patch import FrameError, Patch, TensorPatch, check_base, check_patch, distinct_elements
 from thinwire.patch.running import RunningDigest, running_digest
-from thinwire.patch.streams import Row, pack_rows, pack_streams, unpack_rows, unpack_streams
-from thinwire.patch.values import folded_differences
+from thinwire.patch.streams import Row, chunks_of_stream, pack_rows, pack_streams, unpack_rows, unpack_streams
+from thinwire.patch.values import tally_moves
 from thinwire.patch.wire import Digests, Envelope, seal, unseal
 
 ENCODINGS = ("auto", *CODINGS)
@@ -100,14 +100,15 @@ def moves(frame: Any) -> dict[int, int] | None:
             reach = 1 << (int(value_of(token, np.uint64(0))) >> 1).bit_length()
             found[reach] = found.get(reach, 0) + count
     chunks, _, _ = split_payload(header, envelope.payload, [row_of(line) for line in header.whole])
-    streams = unpack_streams(chunks, header.stream_sizes(), 1)
+    sizes = header.stream_sizes()
     try:
-        folded = folded_differences(streams[3], streams[4])
+        tallied = tally_moves(chunks_of_stream(chunks, sizes, 3), chunks_of_stream(chunks, sizes, 4))
+    except FrameError:
+        raise
     except ValueError as error:
         raise FrameError(str(error)) from None
-    for move, count in zip(*np.unique(folded, return_counts=True), strict=True):
-        reach = 1 << ((max(1, int(move)) - 1) >> 1).bit_length()
-        found[reach] = found.get(reach, 0) + int(count)
+    for reach, count in tallied.items():
+        found[reach] = found.get(reach, 0) + count
     return {reach: found[reach] for reach in sorted(found) if found[reach]}
 
 

@@ -13,7 +13,7 @@ from thinwire.patch.model import Model, read_model
 from thinwire.patch.patch import FrameError
 from thinwire.patch.positions import MAX_LONG
 from thinwire.patch.segments import SEGMENT, SegmentInfo
-from thinwire.patch.streams import Row, stream_chunks
+from thinwire.patch.streams import Row, stream_chunks, stream_starts
 from thinwire.patch.wire import MAX_DIMENSIONS, Packer, Unpacker
 
 CODINGS = ("published", "absolute", "relative", "dense", "context")
@@ -166,7 +166,8 @@ def read_header(data: bytes, encoding: str, payload_bytes: int, version: int) ->
     """Return the header in ``data`` of a frame of ``encoding``; raises FrameError for anything that ``write`` would
     not write.
 
-    ``payload_bytes`` bounds the number of chunks: none is empty. A header of format ``version`` 1 ends with them.
+    ``payload_bytes`` bounds the number of chunks and of segments: none is empty. A header of format ``version`` 1
+    ends with the chunks.
     """
     source = Unpacker(data)
     total = source.number(MAX_ELEMENTS)
@@ -184,7 +185,10 @@ def read_header(data: bytes, encoding: str, payload_bytes: int, version: int) ->
     segments: tuple[SegmentInfo, ...] = ()
     if version > 1:
         models = tuple(read_model(source) for _ in range(source.number(len(DTYPES))))
-        segments = tuple(_read_segment(source) for _ in range(source.count()))
+        segment_count = source.count()
+        if segment_count * STATE_BYTES > payload_bytes:
+            raise FrameError(f"the header lists {segment_count} segments for a payload of {payload_bytes} bytes")
+        segments = tuple(_read_segment(source) for _ in range(segment_count))
     source.end()
     header = Header(total, tensors, whole, removed, ties, long_sizes, chunks, models, segments)
     _check_header(header, encoding)
@@ -242,11 +246,12 @@ def split_payload(header: Header, payload: Any, dense: list[Row]) -> tuple[list[
 
     Raises FrameError where sizes don't match.
     """
-    raw = [size for stream in header.stream_sizes() for size in stream_chunks(stream)]
-    sparse = len(raw)
+    sizes = header.stream_sizes()
+    sparse = sum(len(stream_starts(size)) for size in sizes)
     expected = sparse + sum(row.chunk_count() for row in dense)
     if expected != len(header.chunks):
         raise FrameError(f"the header lists {len(header.chunks)} chunks where its tensors need {expected}")
+    raw = [size for stream in sizes for size in stream_chunks(stream)]
     for row in dense:
         raw.extend(row.chunk_sizes())
     if any(stored > size or stored == 0 for stored, size in zip(header.chunks, raw, strict=True)):

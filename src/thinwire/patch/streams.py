@@ -51,9 +51,14 @@ class Row:
             yield from [elements + self.tagged] * self.width if self.planes else [elements * self.width]
 
 
+def stream_starts(size: int) -> range:
+    """Return the first byte of each chunk of a stream of ``size`` bytes."""
+    return range(0, size, CHUNK)
+
+
 def stream_chunks(size: int) -> list[int]:
     """Return the raw sizes in bytes of the chunks of a stream of ``size`` bytes."""
-    return [min(CHUNK, size - start) for start in range(0, size, CHUNK)]
+    return [min(CHUNK, size - start) for start in stream_starts(size)]
 
 
 def _pack(data: memoryview, level: int) -> Any:
@@ -100,6 +105,16 @@ def unpack_streams(chunks: list[Any], sizes: list[int], threads: int) -> list[By
         parts = [next(plain) for _ in stream_chunks(size)]
         streams.append(np.concatenate(parts) if parts else np.empty(0, dtype=np.uint8))
     return streams
+
+
+def chunks_of_stream(chunks: list[Any], sizes: list[int], index: int) -> Iterator[Bytes]:
+    """Yield the stream ``index`` of those that ``unpack_streams`` returns, chunk by chunk.
+
+    Raises FrameError for a harmed chunk.
+    """
+    first = sum(len(stream_starts(size)) for size in sizes[:index])
+    for place, size in enumerate(stream_chunks(sizes[index]), first):
+        yield _unpack(chunks[place], size)
 
 
 def pack_rows(rows: list[tuple[Row, Callable[[int, int], Bits]]], level: int, threads: int) -> list[Any]:

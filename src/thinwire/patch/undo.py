@@ -33,6 +33,10 @@ def _step(name: str) -> None:
     """Mark the moment after ``name``; does nothing. A test interrupts or kills the process here."""
 
 
+def _nobody(digest: str) -> None:
+    """Tell nobody of the result."""
+
+
 def apply_in_place(
     path: Path,
     frame: Any,
@@ -40,14 +44,16 @@ def apply_in_place(
     verify: bool = True,
     threads: int | None = None,
     advance: Callable[[int], object] = silent,
+    tell: Callable[[str], object] = _nobody,
 ) -> str:
     """Patch the model at ``path`` (a safetensors file or a folder with shards) where it lies; return its state digest.
 
     The base's digest, and the digest that the patched model will have, are computed before anything is written;
     ``verify`` reads the changed tensors once more afterwards. ``advance`` is called with the number of bytes after
-    each block that was hashed. Raises FrameError for a harmed frame, another base, an anchor, and a frame that does
-    more than change values; ValueError for a model that another process uses, that an interrupted patch left half
-    written, or that lies under a second name. Whatever fails, the old bits are put back before the error is raised.
+    each block that was hashed, ``tell`` with the digest when all is written; what it raises undoes the patch. Raises
+    FrameError for a harmed frame, another base, an anchor, and a frame that does more than change values; ValueError
+    for a model that another process uses, that an interrupted patch left half written, or that lies under a second
+    name. Whatever fails, the old bits are put back before the error is raised.
     """
     _check_values_only(inspect(frame))
     _check_one_name(path)
@@ -73,6 +79,7 @@ def apply_in_place(
             _write(model, patch.tensors)
             if verify and _read_again(model, parts, threads, advance) != changed.tensors:
                 raise OSError(f"{path} does not hold what was written to it")
+            tell(patch.target_digest)
         except BaseException:
             _write(model, old)
             _remove_record(record)

@@ -6,14 +6,15 @@ one sign are neighbouring integers, so the difference of the patterns is a small
 one, NaN and signs included.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from thinwire.patch.bits import Bits
+from thinwire.patch.entropy import bit_length
 from thinwire.patch.kernel import kernel
-from thinwire.patch.positions import Bytes, long_size, read_long, write_long
+from thinwire.patch.positions import MAX_LONG, Bytes, long_size, read_long, write_long
 
 ESCAPE = 255
 
@@ -84,24 +85,46 @@ def join_differences(old: Bits, small: Bytes, long: Bytes, at: int) -> tuple[Bit
 
 
 @kernel
-def _widen(small: Any, long: Any, folded: Any) -> int:
+def _tally_long(data: Any, sizes: Any) -> tuple[Any, Any]:
+    """Count the whole numbers in ``data`` as differences by bit length; return how many there are and the place after
+    the last: -1 where one is beyond 64 bits.
+    """
     at = 0
-    for i in range(small.size):
-        folded[i] = small[i]
-        if small[i] == 255:
-            more, at = read_long(long, at)
-            if at < 0:
-                return -1
-            folded[i] += more
-    return at
+    found = 0
+    while at < data.size:
+        more, after = read_long(data, at)
+        if after < 0:
+            return found, (at if data.size - at < MAX_LONG else -1)
+        if more > ~np.uint64(0) - np.uint64(ESCAPE):
+            return found, -1
+        sizes[bit_length((more + np.uint64(ESCAPE - 1)) >> np.uint64(1))] += 1
+        found += 1
+        at = after
+    return found, at
 
 
-def folded_differences(small: Bytes, long: Bytes) -> npt.NDArray[np.uint64]:
-    """Return the zigzag differences in the streams; raises ValueError when ``long`` is cut or has bytes too many."""
-    folded = np.empty(small.size, dtype=np.uint64)
-    if _widen(small, long, folded) != long.size:
+def tally_moves(small: Iterable[Bytes], long: Iterable[Bytes]) -> dict[int, int]:
+    """Return how many zigzag differences in the streams move by how much, rounded up to a power of two.
+
+    The streams come in pieces, of which one is held at a time. Raises ValueError when ``long`` is cut or has bytes too
+    many.
+    """
+    counts = np.zeros(ESCAPE + 1, dtype=np.int64)
+    for piece in small:
+        counts += np.bincount(piece, minlength=ESCAPE + 1)
+    sizes = np.zeros(65, dtype=np.int64)
+    for folded, count in enumerate(counts[:ESCAPE].tolist()):
+        sizes[((max(1, folded) - 1) >> 1).bit_length()] += count
+    rest, found = np.empty(0, dtype=np.uint8), 0
+    for piece in long:
+        data = np.concatenate([rest, piece])
+        numbers, after = _tally_long(data, sizes)
+        if after < 0:
+            raise ValueError("a long difference is wider than its element")
+        rest, found = data[after:], found + numbers
+    if rest.size or found != counts[ESCAPE]:
         raise ValueError("the stream of long differences is cut or has bytes too many")
-    return folded
+    return {1 << size: count for size, count in enumerate(sizes.tolist()) if count}
 
 
 @kernel
