@@ -138,6 +138,16 @@ def test_ties_begin_and_end(in_place):
     assert joined["b"][0, 0] == 2.0
 
 
+@pytest.mark.parametrize("fresh", [torch.zeros(4), torch.zeros(3, 3, dtype=torch.float64)])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_tie_ends_where_one_of_its_names_is_carried_whole(in_place, fresh):
+    shared = torch.randn(3, 3)
+    target = {"a": shared + 1, "b": fresh}
+    base = {"a": shared.clone()}
+    base["b"] = base["a"]
+    assert_same(apply(base, diff(base, target), in_place=in_place), target)
+
+
 def test_a_tie_is_carried_by_the_name_that_the_base_has():
     base = {"z": torch.randn(50)}
     fresh = base["z"].clone()
@@ -253,6 +263,23 @@ def test_an_interruption_half_way_restores_every_bit(monkeypatch, stop_at):
     monkeypatch.setattr(patch_module, "_put", interrupted)
     with pytest.raises(KeyboardInterrupt):
         apply(base, patch, in_place=True)
+    assert state_digest(base) == before
+
+
+def test_an_interruption_while_tensors_are_tied_restores_every_bit(monkeypatch):
+    base = {"a": torch.zeros(5), "b": torch.zeros(5)}
+    fresh = torch.ones(5)
+    patch = diff(base, {"a": fresh, "b": fresh})
+    before = state_digest(base)
+
+    def interrupted(tensor):
+        raise KeyboardInterrupt
+
+    digest = patch.base_digest
+    monkeypatch.setattr(patch_module, "same_memory", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        apply(base, patch, in_place=True, base_digest=digest)
+    monkeypatch.undo()
     assert state_digest(base) == before
 
 

@@ -171,6 +171,20 @@ def test_tied_tensors_count_once_and_stay_tied():
         assert held["tied"].data_ptr() == held["a.weight"].data_ptr()
 
 
+@pytest.mark.parametrize("encoding", ["auto", "context"])
+def test_a_tied_tensor_may_change_its_shape(encoding):
+    store = MemoryStore()
+    publisher = Publisher(store, run_id="run", anchor_every=10, encoding=encoding)
+    subscriber = Subscriber(store)
+    weight = torch.randn(50, 20)
+    publisher.publish({"embed": weight, "head": weight})
+    subscriber.pull()
+    state = {"embed": weight.clone(), "head": torch.ones(7)}
+    state["embed"][0, 0] += 1
+    assert publisher.publish(state).kind == "patch"
+    assert state_digest(subscriber.pull()) == state_digest(state)
+
+
 def test_retiring_through_the_publisher_keeps_what_readers_need():
     store = MemoryStore()
     publisher = Publisher(store, run_id="run", anchor_every=2)

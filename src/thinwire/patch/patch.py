@@ -187,7 +187,7 @@ def _check_memory(base: State, patch: Patch, cloned: set[str]) -> None:
     element.
     """
     spans = []
-    followers = {name for group in patch.ties for name in group[1:]}
+    replaced = {name for group in patch.ties for name in group[1:]} | cloned | set(patch.removed) | set(patch.whole)
     written = {part.name for part in patch.tensors} - cloned
     for name, tensor in base.items():
         if name in written and (tensor.is_conj() or tensor.is_neg()):
@@ -196,7 +196,7 @@ def _check_memory(base: State, patch: Patch, cloned: set[str]) -> None:
             raise FrameError(
                 f"tensor {name!r} is an expanded view or a window, whose elements share memory: apply into a copy"
             )
-        if tensor.numel() and not {name} & (followers | cloned | set(patch.removed)):
+        if tensor.numel() and name not in replaced:
             last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
             start = tensor.data_ptr()
             spans.append((str(tensor.device), start, start + (last + 1) * tensor.element_size(), name))
@@ -278,17 +278,18 @@ def apply(
     result = {name: copy_of(base[name]) for name in kept if not in_place or name in cloned}
     result.update({name: base[name] for name in kept if name not in result})
     result.update({name: copy_of(tensor) for name, tensor in patch.whole.items()})
-    _write(result, patch)
     for leader, *rest in patch.ties:
         for name in rest:
             tied = in_place and name in base and same_memory(base[name]) == same_memory(result[leader])
             result[name] = base[name] if tied else result[leader]
-    order = [name for name in base if name in result] + sorted(set(result) - set(base))
+    ordered = {name: result[name] for name in base if name in result}
+    ordered.update({name: result[name] for name in sorted(set(result) - set(base))})
+    _write(ordered, patch)
     if not in_place:
-        return {name: result[name] for name in order}
-    for name in set(base) - set(result):
+        return ordered
+    for name in set(base) - set(ordered):
         del base[name]
-    base.update({name: result[name] for name in order})
+    base.update(ordered)
     return base
 
 
