@@ -1,4 +1,4 @@
-"""How small and how fast is a patch on this machine: ``python -m benchmarks.patch [MODEL_A MODEL_B]``.
+"""How small and how fast is a patch on this machine: ``python -m benchmarks.patch [OLD NEW]``.
 
 Two versions of a model are read (safetensors files, or folders of shards), or made: Gaussian weights in BF16 before and
 after one step of Adam's size on an FP32 master, whose position within the rounding cell is random. Every codec must
@@ -91,8 +91,6 @@ def show(step: Step, sizes: dict[str, int], timing: Timing, bound: float | None)
         near = f"{bits / bound:8.2f}" if bound else f"{'':8}"
         rates = f"  {_rate(timing, timing.encode, name):36}  {_rate(timing, timing.decode, name)}"
         print(f"{name:19}{sizes[name]:12,}{bits:7.2f}{over}{near}{rates}".rstrip())
-    for name in (f"{word}_digests" for word in DIGESTED):
-        print(f"{name:54}  {_rate(timing, timing.encode, name):36}  {_rate(timing, timing.decode, name)}".rstrip())
     if timing.public:
         print(f"{'public_decode':54}  {'':36}  {_rate(timing, {'public': timing.public}, 'public')}")
         over = timing.over_public("published")
@@ -108,7 +106,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="default: torch's")
     parser.add_argument("--repeats", type=int, default=7, help="timed repeats of the quick codecs (default 7)")
     parser.add_argument("--slow-repeats", type=int, default=1, help="of the slow ones (default 1)")
-    parser.add_argument("--rare", action="store_true", help="sizes of zstd --patch-from too: seconds, and much memory")
+    parser.add_argument("--rare", action="store_true", help="sizes of zstd --patch-from too: slow, and much memory")
     parser.add_argument("--memory", action="store_true", help="extra memory too, in processes of its own")
     asked = parser.parse_args(argv)
     if len(asked.models) not in (0, 2):
@@ -122,14 +120,12 @@ def main(argv: list[str] | None = None) -> None:
         raise SystemExit("the versions have other tensors, or are equal: nothing to compare codecs on")
     state = {name: tensor.clone() for name, tensor in base.items()}
     listed = [codec for codec in codecs() if codec.reach == "version" or (asked.rare and codec.reach == "rare")]
-    sizes, kept = carried(compared, state, listed)
+    sizes, kept = carried(compared, state, [*listed, *hashing_codecs()])
     try:
         bound: float | None = entropy_bound(base, patch).total
     except ValueError:
         bound = None  # of integer weights
-    timing = time_codecs(
-        step, state, [*kept, *hashing_codecs()], repeats=asked.repeats, slow_repeats=asked.slow_repeats
-    )
+    timing = time_codecs(step, state, kept, repeats=asked.repeats, slow_repeats=asked.slow_repeats)
     equal, digest = Summary.of(timing.equal), Summary.of(timing.digest)
     print(f"{step.full_bytes:,} bytes of weights, {patch.changed:,} of {patch.total:,} change", end="")
     print(f"; conditional entropy {bound:.2f} bits a change" if bound else "")
