@@ -97,7 +97,7 @@ def main():
             ax.set_yticklabels([])
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=4)
-    note = "Marks: mean over consecutive versions of one run; strokes: single versions; crosses: published."
+    note = "Marks: mean over the versions coded (strokes; slow codecs code fewer) of one run; crosses: published."
     plots.save(figure, __file__, asked, note)
 
 

@@ -1,6 +1,7 @@
 """The project's goals beside what was measured: met, met on the whole, missed, not tested, stale."""
 
 import math
+import runpy
 
 import pytest
 import yaml
@@ -8,8 +9,10 @@ import yaml
 from thinwire_lab.analysis.reaches import load_reaches, read_reaches, write_reaches
 from thinwire_lab.analysis.summarise import CURVES, SEEDS
 from thinwire_lab.config import ConfigError
+from thinwire_lab.provenance import SOURCES
 from thinwire_lab.tables import write_rows
 
+ROOT = SOURCES.parent
 VALUES = {("ratio", "x"): (0.2, 0.4), ("ratio", "y"): (0.1, 0.9), ("memory", "x"): (70.0, 70.0)}
 
 
@@ -69,3 +72,13 @@ def test_a_malformed_reach_is_named(tmp_path):
         load_reaches(path)
     path.write_text(yaml.safe_dump({"claims": []}))
     assert load_reaches(path) == []
+
+
+def test_the_strokes_of_the_speed_figure_are_the_goals_as_stated():
+    drawn = runpy.run_path(str(ROOT / "paper_figures" / "patch_codec_speed.py"))["REACHES"]
+    stated = {
+        ((reach.measure.removesuffix("_over_equal"), reach.scope), reach.condition.at_least)
+        for reach in load_reaches(ROOT / "configs" / "claims.yaml")
+        if reach.study == "patch_codec" and reach.measure.endswith("_over_equal") and reach.condition
+    }
+    assert set(drawn.items()) == stated
