@@ -2,9 +2,9 @@
 
 Each encoding is measured in a process of its own. It holds base and target, has run once on a small part of them (so
 that code is loaded and compiled), has given freed memory back to the kernel, and then sets the kernel's mark of its
-highest resident size back to the present (``/proc/self/clear_refs``, Linux). The mark is exact, where sampling could
-miss a short peak. What it rose by, less the positions and new bits of the patch, is the extra memory: frame, streams
-and temporaries.
+highest resident size back to the present (``/proc/self/clear_refs``, Linux). No peak is too short for the mark, which
+the kernel keeps to about a MiB. What it rose by, less the positions and new bits of the patch, is the extra memory:
+frame, streams and temporaries.
 """
 
 import ctypes
