@@ -244,7 +244,7 @@ def test_every_reach_of_the_study_is_measured_by_a_run_of_it():
     measures = {measure.name: measure for measure in load_study("patch_codec").measures}
     timed = {codec.name for codec in [*codecs(), *hashing_codecs()]}
     scopes = {
-        "anchor_share": {"planes", "raw"},
+        "anchor_share": {"coded", "raw"},
         "extra_memory": {f"{word}_{side}" for word in ("relative", "context") for side in ("encode", "decode")},
     }
     mine = [reach for reach in load_reaches(CONFIGS / "claims.yaml") if reach.study == "patch_codec"]

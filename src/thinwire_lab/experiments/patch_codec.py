@@ -122,7 +122,7 @@ def _sized(config: Config, left: int) -> list[Codec]:
 
 
 def _measure_anchor(step: Step, version: int, record: Recorder) -> None:
-    for name, compress in (("planes", True), ("raw", False)):
+    for name, compress in (("coded", True), ("raw", False)):
         frame = encode_anchor(step.target, compress=compress, threads=step.threads, tree=step.target_tree)
         record.record(version, "anchor_share", len(frame) / step.full_bytes, name)
 

@@ -50,8 +50,9 @@ def _write(step: Step, encoding: str) -> tuple[Patch, bytes]:
 
 
 def _read(frame: bytes, state: State, step: Step) -> None:
-    held = step.base_tree.root
-    apply(state, decode(frame, state, base_digest=held, threads=step.threads), in_place=True, base_digest=held)
+    tree, running, threads = step.base_tree.root, step.base_running, step.threads
+    patch = decode(frame, state, base_digest=tree, base_running=running, threads=threads)
+    apply(state, patch, in_place=True, base_digest=tree, base_running=running, threads=threads)
 
 
 def _small(step: Step) -> Step:

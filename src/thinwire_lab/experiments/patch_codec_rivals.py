@@ -64,7 +64,7 @@ class Step:
     @property
     def full_bytes(self) -> int:
         """Plain bytes of a version, tied tensors once."""
-        return sum(self.base[name].nbytes for name in _distinct(self.base))
+        return sum(self.base[name].nbytes for name in distinct(self.base))
 
     def patch(self) -> Patch:
         """Compare the versions, or return the patch that is known."""
@@ -97,7 +97,7 @@ class Codec:
     reach: Literal["version", "rare", "slice"] = "version"
 
 
-def _distinct(state: State) -> list[str]:
+def distinct(state: State) -> list[str]:
     """Return the names of ``state`` in order, of tied tensors the first alone."""
     followers = {name for group in tied_groups(state) for name in group[1:]}
     return [name for name in sorted(state) if name not in followers]
@@ -108,9 +108,9 @@ def _write_encoded(encoding: str, step: Step) -> bytes:
 
 
 def _read_encoded(data: bytes, state: State, step: Step) -> None:
-    held = step.base_tree.root
-    patch = decode(data, state, base_digest=held, threads=step.threads)
-    apply(state, patch, in_place=True, base_digest=held)
+    tree, running, threads = step.base_tree.root, step.base_running, step.threads
+    patch = decode(data, state, base_digest=tree, base_running=running, threads=threads)
+    apply(state, patch, in_place=True, base_digest=tree, base_running=running, threads=threads)
 
 
 def _write_hashed(encoding: str, step: Step) -> bytes:
@@ -119,7 +119,8 @@ def _write_hashed(encoding: str, step: Step) -> bytes:
 
 def _read_hashed(data: bytes, state: State, step: Step) -> None:
     patch = decode(data, state, threads=step.threads)
-    apply(state, patch, in_place=True, base_digest=patch.base_digest)  # decode hashed the base and compared
+    # decode hashed the base and compared
+    apply(state, patch, in_place=True, base_digest=patch.base_digest, threads=step.threads)
 
 
 def _write_published(compress: Callable[[bytes], bytes], step: Step) -> bytes:
@@ -139,7 +140,7 @@ def _apply_parts(parts: tuple[TensorPatch, ...], state: State, step: Step) -> No
 def _write_pairs(step: Step) -> bytes:
     counts, pieces = [], []
     parts = {part.name: part for part in step.patch().tensors}
-    for name in _distinct(step.base):
+    for name in distinct(step.base):
         part = parts.get(name)
         counts.append(0 if part is None else part.positions.size)
         if part is not None:
@@ -148,7 +149,7 @@ def _write_pairs(step: Step) -> bytes:
 
 
 def _read_pairs(data: bytes, state: State, step: Step) -> None:
-    names = _distinct(state)
+    names = distinct(state)
     counts = np.frombuffer(data, dtype=np.uint32, count=len(names))
     at, parts = 4 * len(names), []
     for name, count in zip(names, counts.tolist(), strict=True):
@@ -164,7 +165,7 @@ def _read_pairs(data: bytes, state: State, step: Step) -> None:
 def _write_xor(step: Step) -> bytes:
     compressor = zstandard.ZstdCompressor(level=1, threads=step.threads).compressobj(size=step.full_bytes)
     pieces = []
-    for name in _distinct(step.base):
+    for name in distinct(step.base):
         pieces.append(compressor.compress((bits_of(step.base[name]) ^ bits_of(step.target[name])).view(np.uint8).data))
     return b"".join([*pieces, compressor.flush()])
 
@@ -172,19 +173,19 @@ def _write_xor(step: Step) -> bytes:
 def _read_xor(data: bytes, state: State, step: Step) -> None:
     plain = zstandard.ZstdDecompressor().decompress(data)
     at = 0
-    for name in _distinct(state):
+    for name in distinct(state):
         row = bits_of(state[name])
         row ^= np.frombuffer(plain, dtype=row.dtype, count=row.size, offset=at)
         at += row.nbytes
 
 
 def _joined(state: State) -> bytes:
-    return b"".join(bytes_of(bits_of(state[name])) for name in _distinct(state))
+    return b"".join(bytes_of(bits_of(state[name])) for name in distinct(state))
 
 
 def _lay_out(plain: bytes, state: State) -> None:
     at = 0
-    for name in _distinct(state):
+    for name in distinct(state):
         row = bits_of(state[name])
         row[:] = np.frombuffer(plain, dtype=row.dtype, count=row.size, offset=at)
         at += row.nbytes

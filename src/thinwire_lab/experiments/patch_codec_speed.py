@@ -15,7 +15,7 @@ from functools import partial
 import torch
 
 from thinwire.patch import State, state_digest
-from thinwire_lab.experiments.patch_codec_rivals import PUBLISHED, Codec, Step, public_decode, undo
+from thinwire_lab.experiments.patch_codec_rivals import PUBLISHED, Codec, Step, distinct, public_decode, undo
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _all_equal(a: State, b: State) -> bool:
-    return all(torch.equal(a[name], b[name]) for name in a)
+    return all(torch.equal(a[name], b[name]) for name in distinct(a))
 
 
 def time_codecs(step: Step, state: State, codecs: Sequence[Codec], *, repeats: int, slow_repeats: int) -> Timing:
