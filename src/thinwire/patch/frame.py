@@ -133,7 +133,7 @@ def _slice(bits: Bits, start: int, stop: int) -> Bits:
 def encode(patch: Patch, base: State, encoding: str = "auto", *, threads: int | None = None, level: int = 1) -> bytes:
     """Return ``patch`` as a frame; ``base`` must be the version that it was taken against.
 
-    ``encoding``: one of ENCODINGS. ``level`` is zstd's (1 to 19). Raises
+    ``encoding``: one of ENCODINGS. ``threads``: None takes torch's count. ``level`` is zstd's (1 to 19). Raises
     ValueError for an unknown encoding and for what the published layout can't carry, FrameError for a patch that does
     not fit ``base``.
     """

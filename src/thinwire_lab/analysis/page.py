@@ -41,9 +41,9 @@ code { font-size: .85em; overflow-wrap: anywhere; }
 td > code:only-child { white-space: nowrap; }
 .mark { display: inline-block; font-size: .78rem; font-weight: 600; padding: .1rem .5rem; white-space: nowrap;
   border: 1.5px solid var(--ink); border-radius: 1rem; }
-.holds, .met, .met-on-the-whole { background: var(--ink); color: #fff; }
+.holds, .met { background: var(--ink); color: #fff; }
 .fails, .missed { background: #fff; color: var(--ink); border-style: double; border-width: 4px; padding: 0 .4rem; }
-.undecided { background: var(--tint); }
+.undecided, .met-on-the-whole { background: var(--tint); }
 .not-tested, .stale { border-style: dashed; border-color: var(--soft); color: var(--soft); }
 details { margin: 1rem 0; } summary { cursor: pointer; font-size: .9rem; color: var(--accent); }
 @media (max-width: 40rem) {
