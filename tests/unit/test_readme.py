@@ -4,12 +4,14 @@ import re
 
 import pytest
 
+from thinwire.cli import app
 from thinwire_lab.analysis.report import readme_table
 from thinwire_lab.config import load_config
 from thinwire_lab.provenance import SOURCES
 
 ROOT = SOURCES.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+LIBRARY = (ROOT / "docs" / "LIBRARY.md").read_text(encoding="utf-8")
 CLAIMS = ROOT / "results" / "laptop" / "claims.csv"
 
 
@@ -35,3 +37,26 @@ def test_every_make_target_exists(target):
 @pytest.mark.parametrize("link", re.findall(r"\]\(([^)h][^)]*)\)", README))
 def test_every_link_leads_somewhere(link):
     assert (ROOT / link).exists()
+
+
+def test_the_examples_of_the_library_page_run_one_after_the_other():
+    blocks = re.findall(r"```python\n(.*?)```", LIBRARY, re.DOTALL)
+    assert len(blocks) == 2
+    exec(compile("\n".join(blocks), "docs/LIBRARY.md", "exec"), {})
+
+
+def test_the_example_of_the_readme_compiles():
+    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    names = set(re.findall(r"\b(\w+)\(", block))
+    assert {"encode", "diff", "apply", "decode", "Publisher", "DirectoryStore", "Subscriber"} <= names
+    compile(block, "README.md", "exec")
+
+
+def test_every_command_stands_on_the_library_page():
+    listed = set(re.findall(r"^\| `thinwire (\w+) ", LIBRARY, re.MULTILINE))
+    assert listed == {command.name for command in app.registered_commands}
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(([^)h][^)]*)\)", LIBRARY))
+def test_every_link_of_the_library_page_leads_somewhere(link):
+    assert (ROOT / "docs" / link).exists()
