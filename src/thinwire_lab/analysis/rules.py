@@ -276,7 +276,7 @@ class NotEstablished(Strict):
             return replace(finding, verdict="fails")
         sd = t_interval([math.log(mine / base) for base, mine in zip(*pairs, strict=True)]).sd or 0.0
         reached = power(result.n, sd, margin=self.margin, alpha=self.alpha)
-        said = f"{result.sentence} Power at a true difference of 0, from this study's own spread: {reached:.2f}"
+        said = f"{result.sentence} Power at a true difference of 0, from this study's own spread: {reached:.3f}"
         if reached < self.power:
             return replace(finding, reason=f"{said}, under the {self.power:g} that the claim needs.")
         return replace(finding, verdict="holds", reason=f"{said}.")
