@@ -12,8 +12,9 @@ import psutil
 import pytest
 import torch
 
-from thinwire.local import StageEngine, TrainingPlan, open_schedule
-from thinwire.local.engine import APPLIED, READ, core_groups
+from thinwire.local import APPLIED, READ, TrainingPlan, open_schedule
+from thinwire.local.asynchronous import RGCAsync
+from thinwire.local.engine import core_groups
 from thinwire.models import ByteTransformerConfig
 from thinwire.spawn import WorkerError
 
@@ -76,12 +77,12 @@ def test_staleness_zero_is_the_synchronous_schedule_bit_for_bit():
 
 def test_ledger_keeps_the_bound_and_old_snapshots_still_learn():
     _, expected = synchronous(PLAN, 40)
-    with StageEngine(PLAN, RandomBatches()) as engine:
+    with RGCAsync(PLAN, RandomBatches()) as engine:
         losses = engine.advance(3)
         with pytest.raises(ValueError, match="do not fit"):
             engine.advance(38)
         losses += engine.advance(37)
-        ledger, of_stages = engine.ledger, engine.losses()
+        ledger, of_stages = engine.ledger(), engine.losses()
         assert all(psutil.pid_exists(pid) for pid in engine.pids)
     assert not any(psutil.pid_exists(pid) for pid in engine.pids)
     lag = ledger[:, :, APPLIED] - ledger[:, :, READ]
@@ -100,7 +101,7 @@ PAIR = replace(PLAN, stages=2)
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_killed_worker_ends_the_run_within_seconds(rank):
-    with StageEngine(PAIR, RandomBatches(slow=5)) as engine:
+    with RGCAsync(PAIR, RandomBatches(slow=5)) as engine:
         began = time.monotonic()
         os.kill(engine.pids[rank], signal.SIGKILL)
         with pytest.raises(WorkerError, match=f"worker {rank} died with exit code -9"):
@@ -111,7 +112,7 @@ def test_killed_worker_ends_the_run_within_seconds(rank):
 
 def test_error_in_a_worker_arrives_with_its_traceback():
     with (
-        StageEngine(PAIR, RandomBatches(broken=6)) as engine,
+        RGCAsync(PAIR, RandomBatches(broken=6)) as engine,
         pytest.raises(WorkerError, match=r"(?s)worker 0 failed: OSError: the disk is gone.*in step\n"),
     ):
         engine.advance(10)
@@ -119,14 +120,15 @@ def test_error_in_a_worker_arrives_with_its_traceback():
 
 def test_hanging_worker_is_noticed():
     with (
-        StageEngine(PAIR, RandomBatches(slow=5), patience=1.0) as engine,
-        pytest.raises(WorkerError, match=r"no stage progressed for 1 s; stages stood at \[5, 5\]"),
+        RGCAsync(PAIR, RandomBatches(slow=5), patience=1.0) as engine,
+        pytest.raises(WorkerError, match=r"no worker progressed for 1 s; they stood at steps \[5, 5\]"),
     ):
         engine.advance(10)
 
 
 _RUNS_UNTIL_KILLED = """
-from thinwire.local import StageEngine, TrainingPlan
+from thinwire.local import TrainingPlan
+from thinwire.local.asynchronous import RGCAsync
 from thinwire.models import ByteTransformerConfig
 from thinwire_lab.experiments.local_learning_text import TextBatches
 from pathlib import Path
@@ -135,7 +137,7 @@ import sys
 if __name__ == "__main__":
     model = ByteTransformerConfig(blocks=2, width=16, heads=2, context=16)
     plan = TrainingPlan(model=model, stages=2, steps=1_000_000, seed=0)
-    with StageEngine(plan, TextBatches(Path(sys.argv[1]), 0, 2, 16)) as engine:
+    with RGCAsync(plan, TextBatches(Path(sys.argv[1]), 0, 2, 16)) as engine:
         print(*engine.pids, flush=True)
         engine.advance(1_000_000)
 """

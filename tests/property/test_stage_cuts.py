@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thinwire.local import cut
+from thinwire.local.stages import cut
 
 
 @given(st.integers(1, 200), st.data())

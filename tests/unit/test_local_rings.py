@@ -23,7 +23,7 @@ def item(step):
 def test_items_come_out_whole_and_in_order_round_after_round():
     ring = Ring(CONTEXT, 2, LAYOUT)
     for step in range(7):
-        ring.put(step, **item(step))
+        ring.put(step, never, **item(step))
         out = ring.take(step, never)
         assert all(torch.equal(out[name], value) for name, value in item(step).items())
         ring.release(step)
@@ -32,16 +32,16 @@ def test_items_come_out_whole_and_in_order_round_after_round():
 def test_a_slot_in_use_is_never_overwritten():
     ring = Ring(CONTEXT, 2, LAYOUT)
     for step in range(2):
-        ring.put(step, **item(step))
+        ring.put(step, never, **item(step))
     held = ring.take(0, never)
     with pytest.raises(RingError, match="still read"):
-        ring.put(2, **item(2))
+        ring.put(2, never, **item(2))
     assert torch.equal(held["x"], item(0)["x"])
 
 
 def test_an_item_out_of_order_is_refused():
     ring = Ring(CONTEXT, 4, LAYOUT)
-    ring.put(0, **item(0))
+    ring.put(0, never, **item(0))
     with pytest.raises(RingError, match="step 0 arrived where step 1"):
         ring.take(1, never)
 

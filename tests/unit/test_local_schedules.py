@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from thinwire.local import TrainingPlan, cut, mean_gradient, open_schedule
-from thinwire.local.schedules import RGCSync
-from thinwire.local.stages import Stage, local_backward
+from thinwire.local import TrainingPlan, open_schedule, resume, save
+from thinwire.local.consensus import combine, shares
+from thinwire.local.schedule import RGCSync
+from thinwire.local.stages import Stage, cut, local_backward, similarity_loss
 from thinwire.models import ByteTransformerConfig, next_byte_loss
 
 MODEL = ByteTransformerConfig(blocks=4, width=16, heads=2, context=16)
@@ -84,7 +85,7 @@ def test_a_later_loss_never_reaches_an_earlier_stage():
 
 def test_inputs_with_a_graph_are_refused():
     whole = PLAN.initial_model()
-    stage = Stage(whole, range(1, 2))
+    stage = Stage(whole, PLAN, 1)
     hidden = whole.embed(RandomBatches()(0)[:, :-1])
     with pytest.raises(ValueError, match="detached"):
         local_backward(stage, whole.readout, hidden, RandomBatches()(0)[:, 1:])
@@ -93,7 +94,7 @@ def test_inputs_with_a_graph_are_refused():
 def test_independent_stages_share_no_readout():
     with open_schedule("local_independent", PLAN, RandomBatches()) as run:
         run.advance(3)
-        weights = [readout.weight for readout in run.readouts]
+        weights = [readout.weight for readout in (*run.readouts, run.whole.readout)]
     assert all(not torch.equal(weights[0], other) for other in weights[1:])
     assert run.model().readout.weight is weights[-1]
 
@@ -111,12 +112,12 @@ def test_same_plan_gives_the_same_bits():
 def test_consensus_is_the_mean_and_of_one_the_gradient_itself():
     g = torch.Generator().manual_seed(0)
     notes = [torch.randn(5, 3, generator=g) for _ in range(4)]
-    torch.testing.assert_close(mean_gradient(notes), torch.stack(notes).mean(0))
-    assert torch.equal(mean_gradient(notes[:1]), notes[0])
+    torch.testing.assert_close(combine(notes), torch.stack(notes).mean(0))
+    assert torch.equal(combine(notes[:1]), notes[0])
     with pytest.raises(ValueError, match="at least one"):
-        mean_gradient([])
+        combine([])
     with pytest.raises(ValueError, match="shape"):
-        mean_gradient([notes[0], notes[1].mT])
+        combine([notes[0], notes[1].mT])
 
 
 def test_plans_beyond_their_limits_are_refused():

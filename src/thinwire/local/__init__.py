@@ -1,22 +1,25 @@
 """Local learning: a transformer in stages that each train on their own loss, and share one readout.
 
-``open_schedule(name, plan, batches)`` starts any of the schedules behind one interface; ``StageEngine`` is the engine
-of the asynchronous one.
+``open_schedule(name, plan, batches)`` starts any of the schedules behind one interface; ``save`` and ``resume`` carry a
+run over an interruption; ``memory_ledger`` says where a schedule's bytes go.
 """
 
-from thinwire.local.consensus import mean_gradient
-from thinwire.local.engine import StageEngine
-from thinwire.local.schedules import SCHEDULES, Schedule, open_schedule
-from thinwire.local.stages import Batches, Stage, TrainingPlan, cut
+from thinwire.local.asynchronous import APPLIED, READ
+from thinwire.local.memory import memory_ledger
+from thinwire.local.saved import resume, save
+from thinwire.local.schedule import Schedule
+from thinwire.local.schedules import SCHEDULES, open_schedule
+from thinwire.local.stages import Batches, TrainingPlan
 
 __all__ = [
+    "APPLIED",
+    "READ",
     "SCHEDULES",
     "Batches",
     "Schedule",
-    "Stage",
-    "StageEngine",
     "TrainingPlan",
-    "cut",
-    "mean_gradient",
+    "memory_ledger",
     "open_schedule",
+    "resume",
+    "save",
 ]

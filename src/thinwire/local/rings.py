@@ -1,13 +1,13 @@
-"""Shared memory between stage processes: rings of slots, and versioned snapshots of the readout.
+"""Shared memory between stage processes: rings of slots, versioned snapshots of weights, and a barrier.
 
-Both hold their numbers in tensors that are allocated once and shared by file descriptor; their names are gone from the
-file system before the first worker starts, so nothing can be left behind, however the processes end. A step moves
-numbers into a slot and then sends an 8-byte token through a pipe: the token says that the slot is whole, and the pipe
-is what the reader sleeps on. Nothing is pickled and nothing allocated while training runs.
+Rings and snapshots hold their numbers in tensors that are allocated once and shared by file descriptor; their names are
+gone from the file system before the first worker starts, so nothing can be left behind, however the processes end. A
+step moves numbers into a slot and then sends an 8-byte token through a pipe: the token says that the slot is whole, and
+the pipe is what the reader sleeps on. Nothing is pickled and no shared memory allocated while training runs.
 
-Neither structure waits for free slots. The engine's bound on staleness is the one back-pressure (see ``engine``): it
-keeps every writer fewer than ``slots`` items ahead of its reader. Each write checks that this held and raises RingError
-otherwise.
+A ring built with ``waits`` makes its writer sleep until a slot is free. The others never wait: the bound on staleness
+is the back-pressure there (see ``asynchronous``) and keeps every writer fewer than ``slots`` items ahead of its reader.
+Each write checks that this held and raises RingError otherwise.
 """
 
 import contextlib
@@ -53,22 +53,38 @@ class Ring:
     """Slots that one process fills and another empties, in the order of the steps.
 
     ``layout`` names the tensors of a slot: name -> (shape, dtype). ``take`` gives views into the slot: they stay whole
-    until ``release``.
+    until ``release``. With ``waits`` the writer sleeps while all slots are in use.
     """
 
     def __init__(
-        self, context: SpawnContext, slots: int, layout: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+        self,
+        context: SpawnContext,
+        slots: int,
+        layout: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
+        *,
+        waits: bool = False,
     ) -> None:
-        """Allocate ``slots`` slots and the pipe of the tokens."""
+        """Allocate ``slots`` slots and the pipes of the tokens."""
         self.slots = slots
         self.buffers = {
             name: shared(torch.zeros((slots, *shape), dtype=dtype)) for name, (shape, dtype) in layout.items()
         }
         self.released = shared(torch.zeros(1, dtype=torch.int64))
         self.reader, self.writer = context.Pipe(duplex=False)
+        self._freed = context.Pipe(duplex=False) if waits else None
 
-    def put(self, step: int, **tensors: Tensor) -> None:
-        """Copy ``tensors`` into the slot of ``step`` and announce it. Raises RingError for a slot still in use."""
+    def restart(self, step: int) -> None:
+        """Expect ``step`` next; only for an empty ring."""
+        self.released[0] = step
+
+    def put(self, step: int, halted: Callable[[], bool], **tensors: Tensor) -> None:
+        """Copy ``tensors`` into the slot of ``step`` and announce it.
+
+        Raises RingError for a slot still in use, Halted when the end comes while it waits for one.
+        """
+        if self._freed is not None:
+            while self._freed[0].poll() or step - int(self.released[0]) >= self.slots:
+                receive(self._freed[0], halted)
         if step - int(self.released[0]) >= self.slots:
             raise RingError(f"slot of step {step - self.slots} is still read while step {step} arrives")
         for name, buffer in self.buffers.items():
@@ -85,6 +101,25 @@ class Ring:
     def release(self, step: int) -> None:
         """Give the slot of ``step`` back; its views must not be read any more."""
         self.released[0] = step + 1
+        if self._freed is not None:
+            send(self._freed[1], step)
+
+
+class Barrier:
+    """A meeting point of ``parties`` processes: nobody leaves before all have come. They sleep in pipes."""
+
+    def __init__(self, context: SpawnContext, parties: int) -> None:
+        """Open a pipe for each ordered pair."""
+        self.pipes = {(a, b): context.Pipe(duplex=False) for a in range(parties) for b in range(parties) if a != b}
+
+    def wait(self, rank: int, halted: Callable[[], bool]) -> None:
+        """Tell the others that ``rank`` is here and sleep until all are. Raises Halted at the end."""
+        for (sender, _), (_, writer) in self.pipes.items():
+            if sender == rank:
+                send(writer, rank)
+        for (_, receiver), (reader, _) in self.pipes.items():
+            if receiver == rank:
+                receive(reader, halted)
 
 
 class Snapshots:
@@ -102,6 +137,16 @@ class Snapshots:
         self.stamps[0] = 0
         self.pipes = [context.Pipe(duplex=False) for _ in range(readers)]
         self._known = [0] * readers
+
+    def restart(self, version: int, value: Tensor) -> None:
+        """Make ``value`` the one ``version`` that there is; only while nobody reads."""
+        self.stamps.fill_(-1)
+        self.buffers[version % self.slots].copy_(value.detach())
+        self.stamps[version % self.slots] = version
+
+    def expect(self, reader: int, version: int) -> None:
+        """Let ``reader`` know of ``version`` without a token, after ``restart``."""
+        self._known[reader] = version
 
     def publish(self, version: int, value: Tensor) -> None:
         """Write ``value`` as ``version`` (one more than the last) and tell the readers."""
