@@ -56,9 +56,7 @@ class ReplicaWorker(Worker):
             self.places[id(parameter)] = place
         mine = cut(plan.model.blocks, plan.stages)[rank]
         self.own = {
-            f"blocks.{i}.{name}": parameter
-            for i in mine
-            for name, parameter in self.model.blocks[i].named_parameters()
+            f"blocks.{i}.{name}": parameter for i in mine for name, parameter in self.model.blocks[i].named_parameters()
         }
         matrices = list(self.own.values())
         embedding = self.model.embedding if rank == 0 else None

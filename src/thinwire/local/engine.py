@@ -148,7 +148,7 @@ class ProcessSchedule(Schedule):
     with the worker's traceback when a worker raised, died or hangs; all workers are ended then.
     """
 
-    wiring_type: ClassVar[Callable[[TrainingPlan, Batches, SpawnContext], Wiring]]
+    wiring_type: ClassVar[type[Wiring]]
 
     def __init__(self, plan: TrainingPlan, batches: Batches, *, patience: float = 120.0) -> None:
         """Start the workers and wait until each has built its part."""

@@ -28,11 +28,11 @@ from thinwire.models import Readout, next_byte_loss
 PARTS = ("parameters", "moments", "snapshots", "rings", "gradients", "activations")
 
 
-class _Live(TorchDispatchMode):
+class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Bytes of the tensors that were made since it was entered and are still alive, and their peak."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.parameters = list(parameters)
         self.now = self.peak = self.gradients_at_peak = 0
         self._known: set[int] = set()
@@ -160,7 +160,7 @@ def _pipeline(ledger: dict[str, int], plan: TrainingPlan, rows: int) -> None:
                 out, _ = stage(_inputs(plan, rank, part).requires_grad_(rank > 0))
                 outs.append(out.sum() if readout is None else _loss(readout, out))
             for out in outs:
-                out.backward()  # type: ignore[no-untyped-call]
+                out.backward()
             optimiser.step(0)
 
         _add(ledger, {"parameters": _bytes(own), "moments": _bytes(optimiser.state().values())})

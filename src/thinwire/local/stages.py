@@ -82,7 +82,9 @@ class TrainingPlan:
             )
         shortest = min(len(span) for span in self.spans)
         if not 0 <= self.overlap <= shortest:
-            raise ValueError(f"overlap must be between 0 and the shortest stage's {shortest} blocks, not {self.overlap}")
+            raise ValueError(
+                f"overlap must be between 0 and the shortest stage's {shortest} blocks, not {self.overlap}"
+            )
 
     @property
     def spans(self) -> list[range]:

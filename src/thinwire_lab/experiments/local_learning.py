@@ -11,8 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from thinwire.local import Schedule, TrainingPlan, open_schedule
-from thinwire.local.engine import APPLIED, READ
+from thinwire.local import APPLIED, READ, Schedule, TrainingPlan, open_schedule
 from thinwire.models import ByteTransformerConfig
 from thinwire.muon import Recipe
 from thinwire.patch import state_digest
