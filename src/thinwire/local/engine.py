@@ -86,7 +86,7 @@ class Wiring(ABC):
         self.batches = batches
         self.control = Control(context, plan.stages, plan.steps)
 
-    def restart(self, state: State, done: int) -> None:
+    def restart(self, state: State, done: int) -> None:  # noqa: B027 (shared weights alone need no restart)
         """Set what is shared to where it stood after ``done`` steps; before the workers load their parts."""
 
     @abstractmethod
