@@ -81,7 +81,7 @@ class ReplicaWorker(Worker):
             parameter.grad = self._mean(self.places[id(parameter)]).view_as(parameter)
         self.optimiser.step(step)
         w.barrier.wait(self.rank, halted)
-        return float(loss)
+        return float(loss.detach())
 
     @torch.no_grad()
     def _mean(self, place: slice) -> Tensor:
