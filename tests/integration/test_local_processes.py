@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from thinwire.local import APPLIED, READ, TrainingPlan, open_schedule, resume, save
+from thinwire.local.stages import bf16_products
 from thinwire.models import ByteTransformerConfig
 from thinwire.spawn import WorkerError
 
@@ -194,3 +195,18 @@ def test_killed_worker_of_any_schedule_ends_the_run_within_seconds(name):
 def test_plans_that_a_schedule_cannot_follow_are_refused_before_a_process_starts(name, changes, message):
     with pytest.raises(ValueError, match=message):
         open_schedule(name, replace(PLAN, **changes), RandomBatches())
+
+
+@pytest.mark.slow
+def test_compiled_blocks_learn_alike():
+    expected, expected_losses = trained("rgc_sync", PLAN)
+    for name in ("rgc_sync", "rgc_async"):
+        _, losses = trained(name, replace(PLAN, compiled=True))
+        assert losses == pytest.approx(expected_losses, rel=2e-3)
+    assert expected.config == MODEL
+
+
+@pytest.mark.skipif(bf16_products(), reason="this processor has BF16 products")
+def test_bf16_is_refused_where_the_processor_has_none():
+    with pytest.raises(ValueError, match="autocast needs a processor with BF16 products"):
+        replace(PLAN, autocast=True)

@@ -74,7 +74,8 @@ class ReplicaWorker(Worker):
         w.gradients[self.rank].zero_()
         for parameter in self.model.parameters():
             parameter.grad = w.gradients[self.rank, self.places[id(parameter)]].view_as(parameter)
-        loss = next_byte_loss(self.model(batch[:, :-1]), batch[:, 1:])
+        with w.plan.precision():
+            loss = next_byte_loss(self.model(batch[:, :-1]), batch[:, 1:])
         loss.backward()  # type: ignore[no-untyped-call]
         w.barrier.wait(self.rank, halted)
         for parameter in self.own.values():

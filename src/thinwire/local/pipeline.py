@@ -70,7 +70,8 @@ class PipelineWorker(Worker):
         ahead = self.plan.stages - self.rank
         for micro in range(count + ahead - 1):
             if micro < count:
-                inputs, out = self._forward(first + micro, None if rows is None else rows[micro])
+                with self.plan.precision():
+                    inputs, out = self._forward(first + micro, None if rows is None else rows[micro])
                 total += out.detach() if self.last else 0.0
                 under_way.append((inputs, out))
             if micro >= ahead - 1:

@@ -129,7 +129,8 @@ class GlobalBackprop(InProcess):
 
     def gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Forward, backward."""
-        loss = next_byte_loss(self.whole(inputs), targets)
+        with self.plan.precision():
+            loss = next_byte_loss(self.whole(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 

@@ -40,7 +40,10 @@ class TrainingPlan:
     stages' gradients, ``readout_lr`` is its learning rate (None: the recipe's ``adam_lr``), ``staleness`` (processes
     only) bounds the updates that a stage's copy may lack, except in the first ``fresh_steps`` steps, where it lacks
     none. ``similarity`` weighs ``similarity_loss`` beside the cross-entropy of every stage but the last.
-    ``microbatches`` are those of ``global_1f1b``. Raises ValueError for numbers outside their limits.
+    ``microbatches`` are those of ``global_1f1b``. ``compiled`` compiles every block with ``torch.compile`` (a C++
+    compiler must be there; each process pays for it once), ``autocast`` runs products in BF16 and keeps weights and
+    residual stream in FP32, where the processor has instructions for it; both change the last bits. Raises ValueError
+    for numbers outside their limits.
     """
 
     model: ByteTransformerConfig
@@ -58,6 +61,8 @@ class TrainingPlan:
     similarity: float = 0.0
     fresh_steps: int = 0
     microbatches: int = 2
+    compiled: bool = False
+    autocast: bool = False
 
     def __post_init__(self) -> None:
         """Check the numbers before processes start."""
@@ -80,6 +85,8 @@ class TrainingPlan:
             raise ValueError(
                 f"sizes {list(self.sizes)} must be {self.stages} lengths of 1 or more that sum to {self.model.blocks}"
             )
+        if self.autocast and not bf16_products():
+            raise ValueError("autocast needs a processor with BF16 products (AVX-512 BF16 or AMX); this one has none")
         shortest = min(len(span) for span in self.spans)
         if not 0 <= self.overlap <= shortest:
             raise ValueError(
@@ -100,7 +107,11 @@ class TrainingPlan:
 
     def initial_model(self) -> ByteTransformer:
         """Return the model at step 0; every process that asks gets the same bits."""
-        return ByteTransformer(self.model, generator=torch.Generator().manual_seed(self.seed))
+        return self.initial_stages()[0]
+
+    def precision(self) -> torch.autocast:
+        """Return the context that forward passes run in."""
+        return torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.autocast)
 
     def initial_stages(self) -> tuple[ByteTransformer, list["Stage"]]:
         """Return the model at step 0 and its stages, which share its parameters; private blocks are drawn after it."""
@@ -112,6 +123,9 @@ class TrainingPlan:
             count = 0 if rank == self.stages - 1 else self.private
             own = [Block(self.model, rotary, generator) for _ in range(count)]
             stages.append(Stage(model, self, rank, own))
+            if self.compiled:
+                for block in (*stages[-1].blocks, *own):
+                    block.compile()
         return model, stages
 
     def optimiser(
@@ -166,6 +180,11 @@ class PlanOptimiser:
             part.adam.count = done
 
 
+def bf16_products() -> bool:
+    """Whether this processor multiplies BF16 numbers in hardware; elsewhere they are a hundred times slower."""
+    return any("bf16" in name and has for name, has in torch.cpu.get_capabilities().items())
+
+
 def cut(blocks: int, stages: int) -> list[range]:
     """Split ``blocks`` into consecutive ranges of equal length; a remainder lengthens the last stages by one each."""
     bounds = [blocks * k // stages for k in range(stages + 1)]
@@ -190,6 +209,7 @@ class Stage(nn.Module):
         self.private = nn.ModuleList(private)
         self.embedding = model.embedding if rank == 0 else None
         self.similarity = 0.0 if self.last else plan.similarity
+        self.precision = plan.precision
         self._handed = len(self.lead) + len(self.blocks) - (0 if self.last else plan.overlap)
 
     def forward(self, inputs: Tensor, ship: Callable[[Tensor], None] | None = None) -> tuple[Tensor, Tensor]:
@@ -250,13 +270,14 @@ def local_backward(
     """
     if inputs.requires_grad:
         raise ValueError("a stage's inputs must be detached: its gradient would cross into the stage before it")
-    hidden, handed = stage(inputs, ship)
-    if refresh is not None:
-        refresh()
-    asked = hidden
-    for block in stage.private:
-        asked = block(asked)
-    loss = next_byte_loss(readout(asked), targets)
+    with stage.precision():
+        hidden, handed = stage(inputs, ship)
+        if refresh is not None:
+            refresh()
+        asked = hidden
+        for block in stage.private:
+            asked = block(asked)
+        loss = next_byte_loss(readout(asked), targets)
     whole = loss if stage.similarity == 0 else loss + stage.similarity * similarity_loss(hidden, targets)
     whole.backward()  # type: ignore[no-untyped-call]
     return handed, loss.detach()
