@@ -198,6 +198,7 @@ def test_plans_that_a_schedule_cannot_follow_are_refused_before_a_process_starts
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's compiler imports its predecessor
 def test_compiled_blocks_learn_alike():
     expected, expected_losses = trained("rgc_sync", PLAN)
     for name in ("rgc_sync", "rgc_async"):

@@ -14,6 +14,7 @@ from thinwire.data import ByteText
 from thinwire.models import ByteTransformer, ByteTransformerConfig
 from thinwire_lab.experiments import local_learning
 from thinwire_lab.experiments.local_learning_memory import PeakSampler, tree_pss
+from thinwire_lab.experiments.local_learning_speed import TimedArm, as_rows
 from thinwire_lab.experiments.local_learning_text import TextBatches, held_out_bits, named_seed
 from thinwire_lab.plan import Row
 from thinwire_lab.recorder import Recorder
@@ -131,16 +132,62 @@ def test_a_quality_row_learns_repeats_itself_and_says_what_it_measured(assets, t
     assert len(json.loads((out / "run.json").read_text(encoding="utf-8"))["notes"]["load_before"]) == 3
 
 
-def test_throughput_interleaves_its_arms_and_rates_them_against_the_best(assets, tmp_path):
-    out = recorded(
-        config(part="throughput", repeats=2, repeat_steps=2, global_threads=[1, 2]), assets, tmp_path / "out"
-    )
-    rows = read(out / "clock.csv")
+def test_timed_arms_are_read_and_others_refused():
+    assert TimedArm.parse("rgc_async 4x7") == ("rgc_async", 4, 7, None)
+    assert TimedArm.parse("rgc_async 2x1 staleness=0").scope == "rgc_async_2x1_staleness_0"
+    assert TimedArm.parse("global_ddp 2x3").cores == 6
+    for wrong in ("rgc_async", "rgc_async 2", "rgc_async 0x1", "rgc_async 2x1 stale", "rgc_async  2x1"):
+        with pytest.raises(ValueError, match="is written like 'rgc_async 2x1'"):
+            TimedArm.parse(wrong)
+    with pytest.raises(ValueError, match="no schedule 'backprop'"):
+        config(timed_arms=["backprop 1x1"])
+
+
+RATES = {
+    TimedArm.parse(arm): values
+    for arm, values in {
+        "global_backprop 1x1": [100, 102],
+        "global_backprop 1x2": [150, 160],
+        "global_ddp 2x1": [170, 180],
+        "global_1f1b 2x1": [120, 125],
+        "local_async 2x1": [190, 200],
+        "rgc_async 2x1 staleness=0": [188, 190],
+        "rgc_async 4x1": [180, 150],
+    }.items()
+}
+
+
+def ratios(rates, judged="rgc_async 4x1"):
+    return {(r.metric, r.scope, r.repeat): r.value for r in as_rows(rates, TimedArm.parse(judged))}
+
+
+def test_ratios_pair_the_repeats_of_one_run():
+    found = ratios(RATES)
+    assert found["throughput", "global_ddp_2x1", 1] == 180
+    assert found["gain", "rgc_async_4x1", 0] == found["gain", "judged", 0] == pytest.approx(180 / 150)
+    assert found["gain", "global_backprop_1x1", 1] == pytest.approx(102 / 160)
+    assert found["gain_over_groups", "rgc_async_2x1_staleness_0", 1] == pytest.approx(190 / 180)
+    assert found["lead", "judged", 1] == pytest.approx(150 / 180)
+    assert found["share_of_limit", "local_async_2x1", 0] == pytest.approx(190 / 200)
+    assert ("lead", "global_ddp_2x1", 0) not in found
+
+
+def test_factors_lead_from_one_thread_to_the_consensus():
+    found = ratios(RATES)
+    factors = {scope: found["factor", scope, 0] for scope in ("threads", "groups", "locking", "readout")}
+    assert factors == pytest.approx({"threads": 1.5, "groups": 170 / 150, "locking": 190 / 170, "readout": 188 / 190})
+    assert math.prod(factors.values()) == pytest.approx(188 / 100)
+    few = ratios({arm: values for arm, values in RATES.items() if arm.schedule != "local_async"})
+    assert {scope for metric, scope, _ in few if metric == "factor"} == {"threads", "groups"}
+
+
+def test_throughput_takes_turns_and_records_every_arm(assets, tmp_path):
+    arms = ["global_backprop 1x1", "global_ddp 2x1", "local_async 2x1", "rgc_async 2x1 staleness=0"]
+    row = config(part="throughput", repeats=2, repeat_steps=2, timed_arms=arms, judged_arm=arms[-1])
+    rows = read(recorded(row, assets, tmp_path / "out") / "clock.csv")
     rates = {(r["scope"], int(r["step"])): float(r["value"]) for r in rows if r["metric"] == "throughput"}
-    assert set(rates) == {
-        (arm, step) for arm in ("rgc_async", "global_backprop_1", "global_backprop_2") for step in (0, 1)
-    }
-    best = json.loads((out / "run.json").read_text(encoding="utf-8"))["notes"]["best_global"]
-    ratios = [float(r["value"]) for r in rows if r["metric"] == "throughput_ratio"]
-    assert ratios == pytest.approx([rates["rgc_async", step] / rates[best, step] for step in (0, 1)])
-    assert read(out / "metrics.csv") == []
+    assert set(rates) == {(TimedArm.parse(arm).scope, step) for arm in arms for step in (0, 1)}
+    lead = [float(r["value"]) for r in rows if r["metric"] == "lead" and r["scope"] == "judged"]
+    best = max(("global_backprop_1x1", "global_ddp_2x1"), key=lambda scope: rates[scope, 0] + rates[scope, 1])
+    assert lead == pytest.approx([rates["rgc_async_2x1_staleness_0", i] / rates[best, i] for i in (0, 1)])
+    assert read(tmp_path / "out" / "metrics.csv") == []

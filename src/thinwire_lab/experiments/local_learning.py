@@ -7,22 +7,29 @@ compare arms within one run, interleaved, because a ratio of two runs at differe
 import os
 import statistics
 import time
+from dataclasses import replace
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from thinwire.local import APPLIED, READ, Schedule, TrainingPlan, open_schedule
+from thinwire.local import APPLIED, READ, TrainingPlan, memory_ledger, open_schedule
+from thinwire.local.consensus import Consensus
 from thinwire.models import ByteTransformerConfig
 from thinwire.muon import Recipe
 from thinwire.patch import state_digest
 from thinwire_lab.config import StudyConfig
 from thinwire_lab.experiments.local_learning_memory import net_peak
+from thinwire_lab.experiments.local_learning_speed import TimedArm, as_rows, interleaved_rates
 from thinwire_lab.experiments.local_learning_text import TextBatches, held_out_bits, named_seed
 from thinwire_lab.experiments.versions import digest_number
 from thinwire_lab.recorder import Recorder
 from thinwire_lab.text_places import text_folder
 
-Arm = Literal["global_backprop", "local_independent", "rgc_sync", "rgc_async"]
+Arm = Literal[
+    "global_backprop", "global_ddp", "global_1f1b", "local_independent", "local_async", "rgc_sync", "rgc_async"
+]
+PROCESSES = ("global_ddp", "global_1f1b", "local_async", "rgc_async")
+"""Arms that train in processes of ``stage_threads`` threads each."""
 CHUNK = 50
 """Steps between two reports of progress."""
 
@@ -35,32 +42,63 @@ class Config(StudyConfig):
     text: Literal["enwiki", "stories", "enwik8", "tinystories"] = Field(default="enwiki", description="corpus")
     blocks: int = Field(default=24, ge=1, description="blocks of the transformer")
     stages: int = Field(default=4, ge=1, description="stages they are cut into")
+    sizes: tuple[int, ...] = Field(default=(), description="blocks of each stage; empty: as even as they can be")
+    overlap: int = Field(default=0, ge=0, description="blocks before a stage that its gradient also crosses")
+    private: int = Field(default=0, ge=0, description="blocks of its own that a stage puts before the readout")
+    consensus: Consensus = Field(default="mean", description="how the stages' readout gradients are weighted")
+    similarity: float = Field(default=0.0, ge=0, description="weight of the similarity-matching loss")
     width: int = Field(default=64, ge=2, description="width of the residual stream")
     heads: int = Field(default=4, ge=1, description="attention heads")
     context: int = Field(default=128, ge=1, description="context in bytes")
     batch: int = Field(default=8, ge=1, description="windows a batch")
     steps: int = Field(default=300, ge=1, description="batches that a quality row trains; a memory row trains 8")
     staleness: int = Field(default=4, ge=0, description="readout updates that an asynchronous snapshot may lack")
+    fresh_steps: int = Field(default=0, ge=0, description="first steps in which a snapshot lacks none")
+    microbatches: int = Field(default=2, ge=1, description="micro-batches of global_1f1b")
+    compiled: bool = Field(default=False, description="compile every block with torch.compile")
+    autocast: bool = Field(default=False, description="BF16 products, where the processor has them")
     muon_lr: float = Field(default=0.02, gt=0, description="learning rate of the block matrices")
     adam_lr: float = Field(default=1e-2, gt=0, description="learning rate of embedding and readout")
+    readout_lr: float | None = Field(default=None, gt=0, description="learning rate of the readout, if another")
     warmup: int = Field(default=50, ge=0, description="warm-up in steps")
     scored: Literal["validation", "test"] = Field(default="test", description="part of the text that held_out is of")
     held_out: int = Field(default=32, ge=1, description="held-out segments, each 16 contexts long")
-    global_threads: tuple[int, ...] = Field(default=(1, 2), description="thread counts of global_backprop to time")
-    stage_threads: int = Field(default=1, ge=1, description="threads of each stage's process")
+    stage_threads: int = Field(default=1, ge=1, description="threads of each process of an arm in processes")
+    timed_arms: tuple[str, ...] = Field(
+        default=("global_backprop 1x1", "global_backprop 1x2", "global_ddp 2x1", "local_async 2x1", "rgc_async 2x1"),
+        description="arms of a throughput row: schedule, workers x threads, perhaps staleness",
+    )
+    judged_arm: str = Field(default="rgc_async 2x1", description="timed arm whose ratios are also recorded as `judged`")
     repeats: int = Field(default=8, ge=1, description="timed repeats of every arm, after one untimed")
     repeat_steps: int = Field(default=12, ge=1, description="batches an arm trains in a repeat")
 
-    def plan(self, seed: int, steps: int, threads: int) -> TrainingPlan:
-        """The library's plan for these values."""
+    @field_validator("timed_arms", "judged_arm")
+    @classmethod
+    def _arms(cls, arms: tuple[str, ...] | str) -> tuple[str, ...] | str:
+        for arm in (arms,) if isinstance(arms, str) else arms:
+            TimedArm.parse(arm)
+        return arms
+
+    def plan(self, seed: int, steps: int, threads: int, stages: int | None = None) -> TrainingPlan:
+        """The library's plan for these values; ``stages`` replaces theirs."""
         return TrainingPlan(
             model=ByteTransformerConfig(self.blocks, self.width, self.heads, self.context),
             steps=steps,
             seed=named_seed(seed, "initial weights"),
-            stages=self.stages,
+            stages=self.stages if stages is None else stages,
             threads=threads,
             staleness=self.staleness,
             recipe=Recipe(muon_lr=self.muon_lr, adam_lr=self.adam_lr, warmup=self.warmup),
+            sizes=self.sizes,
+            overlap=self.overlap,
+            private=self.private,
+            consensus=self.consensus,
+            readout_lr=self.readout_lr,
+            similarity=self.similarity,
+            fresh_steps=self.fresh_steps,
+            microbatches=self.microbatches,
+            compiled=self.compiled,
+            autocast=self.autocast,
         )
 
     def batches(self, record: Recorder) -> TextBatches:
@@ -83,7 +121,7 @@ def _note_machine(record: Recorder, when: str) -> None:
 
 def train_and_score(config: Config, record: Recorder) -> None:
     """Train the row's arm and record its losses, its held-out bits per byte and how old its readout snapshots were."""
-    threads = config.stage_threads if config.arm == "rgc_async" else record.threads
+    threads = config.stage_threads if config.arm in PROCESSES else record.threads
     plan = config.plan(record.seed, config.steps, threads)
     with open_schedule(config.arm, plan, config.batches(record)) as schedule:
         losses, began = [], time.monotonic()
@@ -109,45 +147,31 @@ def train_and_score(config: Config, record: Recorder) -> None:
 
 def _throughput(config: Config, record: Recorder) -> None:
     steps = (config.repeats + 1) * config.repeat_steps
-    batches = config.batches(record)
-    arms: dict[str, Schedule] = {}
-    try:
-        arms["rgc_async"] = open_schedule("rgc_async", config.plan(record.seed, steps, config.stage_threads), batches)
-        for threads in config.global_threads:
-            plan = config.plan(record.seed, steps, threads)
-            arms[f"global_backprop_{threads}"] = open_schedule("global_backprop", plan, batches)
-        rates: dict[str, list[float]] = {name: [] for name in arms}
-        for repeat in range(config.repeats + 1):  # the first of each arm warms up
-            turn = repeat % len(arms)
-            for name in [*arms][turn:] + [*arms][:turn]:
-                began = time.perf_counter()
-                arms[name].advance(config.repeat_steps)
-                seconds = time.perf_counter() - began
-                if repeat:
-                    rates[name].append(config.repeat_steps * config.batch * config.context / seconds)
-            record.progress(repeat + 1, config.repeats + 1)
-    finally:
-        for arm in arms.values():
-            arm.close()
-    for name, values in rates.items():
-        for repeat, rate in enumerate(values):
-            record.record(repeat, "throughput", rate, name)
-    best = max((name for name in rates if name != "rgc_async"), key=lambda name: statistics.median(rates[name]))
-    record.note("best_global", best)
-    for repeat, (ours, theirs) in enumerate(zip(rates["rgc_async"], rates[best], strict=True)):
-        record.record(repeat, "throughput_ratio", ours / theirs)
+    arms = [TimedArm.parse(name) for name in config.timed_arms]
+    plans = {}
+    for arm in arms:
+        plan = config.plan(record.seed, steps, arm.threads, arm.workers)
+        plans[arm] = plan if arm.staleness is None else replace(plan, staleness=arm.staleness)
+    rates = interleaved_rates(plans, config.batches(record), config.repeats, config.repeat_steps, record.progress)
+    for row in as_rows(rates, TimedArm.parse(config.judged_arm)):
+        record.record(row.repeat, row.metric, row.value, row.scope)
 
 
 def _memory(config: Config, record: Recorder) -> None:
     batches = config.batches(record)
+    plan = config.plan(record.seed, 8, config.stage_threads)
     peaks = {}
     for done, arm in enumerate(("global_backprop", "rgc_async")):
-        net, floor, samples = net_peak(arm, config.plan(record.seed, 8, config.stage_threads), batches)
+        net, floor, samples = net_peak(arm, plan, batches)
         peaks[arm] = net["Pss"]
         record.record(0, "peak_pss", net["Pss"], arm)
         record.record(0, "peak_anonymous", net["Pss_Anon"], arm)
         record.record(0, "peak_shared", net["Pss_Shmem"], arm)
         record.record(0, "process_floor", floor["Pss"], arm)
+        ledger = memory_ledger(arm, plan, config.batch)
+        for part, amount in ledger.items():
+            record.record(0, "ledger", amount, f"{arm}_{part}")
+        record.record(0, "ledger_share", sum(ledger.values()) / net["Pss"], arm)
         record.note(f"samples_{arm}", samples)
         record.progress(done + 1, 2)
     record.record(0, "memory_ratio", peaks["rgc_async"] / peaks["global_backprop"])
