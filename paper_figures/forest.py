@@ -5,16 +5,10 @@ import math
 import numpy as np
 
 from thinwire_lab.analysis import plots
+from thinwire_lab.analysis.local_arms import BASELINE, TEXTS, title, with_arms
 from thinwire_lab.analysis.noninferiority import noninferiority
 
 PART = "quality"
-BASELINE = "global_backprop"
-NAMES = {
-    "local_independent": "independent",
-    "rgc_sync": "RGC, synchronous",
-    "rgc_async": "RGC, asynchronous",
-}
-TEXTS = {"enwiki": "enwiki slice", "enwik8": "enwik8", "stories": "children's stories", "tinystories": "TinyStories"}
 METHODS = ("paired-t", "two-way-t", "crossed", "bootstrap-t", "bca", "sign-flip")
 BLOCK = 4
 """Adjacent segments that are averaged into one; without two whole blocks, methods with two factors have no row."""
@@ -38,18 +32,18 @@ def judged(method, seeds, segments):
 
 def comparisons(tables):
     """Text and arm with the seed values and segment tables of both arms, over the seeds that they share."""
-    whole = plots.where(tables.seed("bits_per_byte"), part=PART)
-    parts = plots.where(tables.seed("segment_bits_per_byte", None), part=PART)
+    whole = with_arms(plots.where(tables.seed("bits_per_byte"), part=PART))
+    parts = with_arms(plots.where(tables.seed("segment_bits_per_byte", None), part=PART))
     parts = parts[parts["scope"] != "all"] if len(parts) else parts
-    for text, title in TEXTS.items():
-        for arm, name in NAMES.items():
-            arms = [plots.where(whole, text=text, arm=key).set_index("seed")["value"] for key in (BASELINE, arm)]
+    for text, name in TEXTS.items():
+        for arm in dict.fromkeys(plots.where(whole, text=text)["shown"]):
+            arms = [plots.where(whole, text=text, shown=key).set_index("seed")["value"] for key in (BASELINE, arm)]
             shared = sorted(arms[0].index.intersection(arms[1].index))
-            if not shared:
+            if arm == BASELINE or not shared:
                 continue
             pair = [[values[seed] for seed in shared] for values in arms]
-            cut = [table_of(plots.where(parts, text=text, arm=key)).reindex(shared) for key in (BASELINE, arm)]
-            yield f"{name}, {title} (n = {len(shared)})", pair, cut
+            cut = [table_of(plots.where(parts, text=text, shown=key)).reindex(shared) for key in (BASELINE, arm)]
+            yield f"{title(arm)}, {name} (n = {len(shared)})", pair, cut
 
 
 def row(ax, place, method, result):
@@ -76,10 +70,10 @@ def row(ax, place, method, result):
 
 def draw(ax, tables, published):
     place, labels, ends = 0.0, [], [0.0]
-    for title, pair, cut in comparisons(tables):
+    for named, pair, cut in comparisons(tables):
         heading = {"fontsize": 7, "fontweight": "bold", "va": "center"}
         box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-        ax.annotate(title, (0.005, place), xycoords=("axes fraction", "data"), bbox=box, **heading)
+        ax.annotate(named, (0.005, place), xycoords=("axes fraction", "data"), bbox=box, **heading)
         place += 1
         for method in METHODS:
             result = judged(method, pair, cut)

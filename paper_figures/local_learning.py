@@ -4,32 +4,19 @@ import math
 
 from thinwire_lab.analysis import plots
 from thinwire_lab.analysis.intervals import t_interval
+from thinwire_lab.analysis.local_arms import BASELINE, TEXTS, title, with_arms
 from thinwire_lab.analysis.noninferiority import noninferiority
 
 MEASURE = "bits_per_byte"
-PART = "quality"
-BASELINE = "global_backprop"
-ARMS = {
-    "global_backprop": "global",
-    "local_independent": "independent",
-    "rgc_sync": "RGC, synchronous",
-    "rgc_async": "RGC, asynchronous",
-}
-TEXTS = {
-    "enwiki": "enwiki slice",
-    "enwik8": "enwik8",
-    "stories": "children's stories",
-    "tinystories": "TinyStories",
-}
 
 
 def by_arm(ax, seeds, text, letter):
-    shown = plots.where(seeds, part=PART, text=text)
+    shown = plots.where(seeds, text=text)
     if shown.empty:
         plots.blank(ax)
         return
-    arms = [arm for arm in ARMS if arm in set(shown["arm"])]
-    paired = shown.pivot_table(index="seed", columns="arm", values="value")
+    arms = list(dict.fromkeys(shown["shown"]))
+    paired = shown.pivot_table(index="seed", columns="shown", values="value")
     for _, values in paired.iterrows():
         ax.plot(
             [values.get(arm, math.nan) for arm in arms],
@@ -40,23 +27,24 @@ def by_arm(ax, seeds, text, letter):
             zorder=1,
         )
     for place, arm in enumerate(arms):
-        mine = plots.where(shown, arm=arm)
+        mine = plots.where(shown, shown=arm)
         look = plots.style(place)
         ax.plot(mine["value"], [place] * len(mine), linestyle="none", marker=look["marker"], color=look["color"])
-    ax.set_yticks(range(len(arms)), labels=[ARMS[arm] for arm in arms])
+    ax.set_yticks(range(len(arms)), labels=[title(arm) for arm in arms])
     ax.set_ylim(len(arms) - 0.5, -0.5)
     ax.set_xlabel("held-out bits per byte")
     ax.set_title(f"{letter}  {TEXTS[text]}")
 
 
 def rows_of(seeds):
-    for text, title in TEXTS.items():
-        base = plots.where(seeds, part=PART, text=text, arm=BASELINE).set_index("seed")["value"]
-        for arm, name in ARMS.items():
-            ours = plots.where(seeds, part=PART, text=text, arm=arm).set_index("seed")["value"]
+    for text, name in TEXTS.items():
+        mine = plots.where(seeds, text=text)
+        base = plots.where(mine, shown=BASELINE).set_index("seed")["value"]
+        for arm in dict.fromkeys(mine["shown"]):
+            ours = plots.where(mine, shown=arm).set_index("seed")["value"]
             shared = ours.index.intersection(base.index)
             if arm != BASELINE and len(shared):
-                yield f"{name}, {title}", [base[seed] for seed in shared], [ours[seed] for seed in shared]
+                yield f"{title(arm)}, {name}", [base[seed] for seed in shared], [ours[seed] for seed in shared]
 
 
 def forest(ax, seeds, published):
@@ -86,11 +74,11 @@ def forest(ax, seeds, published):
 def main():
     asked = plots.arguments()
     seeds = plots.read_tables(asked.summaries, "local_learning").seed(MEASURE)
-    figure, axes = plots.start(__file__, 7.2, 4.6, mosaic=[["a", "b"], ["c", "c"]], height_ratios=[1, 1.5])
+    seeds = with_arms(plots.where(seeds, part="quality"))
+    figure, axes = plots.start(__file__, 7.2, 5.2, mosaic=[["a"], ["b"], ["c"]], height_ratios=[1, 0.8, 1.6])
     present = set(seeds["text"]) if "text" in seeds else set()
     by_arm(axes["a"], seeds, "enwik8" if "enwik8" in present else "enwiki", "a")
     by_arm(axes["b"], seeds, "tinystories" if "tinystories" in present else "stories", "b")
-    axes["b"].tick_params(labelleft=False)
     forest(axes["c"], seeds, asked.published)
     plots.save(figure, __file__, asked, "One mark a seed in a and b; thin lines join the arms of a seed.")
 

@@ -42,7 +42,9 @@ def scopes_of(study):
     known = {
         "patch_codec": ["published_zstd1", "relative", "pairs_raw"],
         "weight_sync": ["full", "patch", "published"],
-        "local_learning": ["rgc_async", "global_backprop", "global_backprop_1", "global_backprop_2"]
+        "local_learning": ["rgc_async", "global_backprop", "judged", "threads", "groups", "locking", "readout"]
+        + ["global_backprop_1x1", "global_backprop_1x2", "global_ddp_2x1", "global_1f1b_2x1", "local_async_2x1"]
+        + ["rgc_async_2x1", "rgc_async_2x1_staleness_0", "rgc_async_4x1"]
         + [f"segment_00{place}" for place in range(4)],
         "interval_coverage": ["paired-t", "two-way-t", "percentile", "crossed", "bootstrap-t", "pooled"],
     }

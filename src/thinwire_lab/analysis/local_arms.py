@@ -1,0 +1,50 @@
+"""Arms of ``local_learning`` as its figures name them: a schedule, and what sets a variant of it apart."""
+
+import pandas as pd
+
+BASELINE = "global_backprop"
+NAMES = {
+    "global_backprop": "global",
+    "global_ddp": "data-parallel",
+    "global_1f1b": "1F1B pipeline",
+    "local_independent": "independent",
+    "local_async": "independent, asynchronous",
+    "rgc_sync": "RGC, synchronous",
+    "rgc_async": "RGC, asynchronous",
+}
+TEXTS = {
+    "enwiki": "enwiki slice",
+    "enwik8": "enwik8",
+    "stories": "children's stories",
+    "tinystories": "TinyStories",
+}
+_SETTINGS = {"stages": "{} stages", "staleness": "staleness {}", "steps": "{} batches"}
+
+
+def with_arms(table: pd.DataFrame) -> pd.DataFrame:
+    """Return quality rows with their axes' values and a column ``shown``: the arm, and its variant's settings.
+
+    An arm whose cell names no setting is shown by its schedule's name alone.
+    """
+    shown = []
+    for _, row in table.iterrows():
+        parts = [str(row["arm"])]
+        for axis, text in _SETTINGS.items():
+            if axis in table and pd.notna(row[axis]):
+                parts.append(text.format(row[axis]))
+        shown.append(", ".join(parts))
+    return table.assign(shown=shown)
+
+
+def title(shown: str) -> str:
+    """Return the name of an arm from ``shown``."""
+    arm, _, settings = shown.partition(", ")
+    return f"{NAMES.get(arm, arm)}, {settings}" if settings else NAMES.get(arm, arm)
+
+
+def speed_title(scope: str) -> str:
+    """Return the name of a timed arm from its scope, ``rgc_async_2x1_staleness_0``."""
+    arm, _, bound = scope.partition("_staleness_")
+    schedule, _, size = arm.rpartition("_")
+    named = f"{NAMES.get(schedule, schedule)}, {size.replace('x', ' x ')}"
+    return f"{named}, staleness {bound}" if bound else named
