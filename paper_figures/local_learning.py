@@ -67,8 +67,8 @@ def forest(ax, seeds, published):
     plots.published_line(ax, math.log1p(margin), "margin", horizontal=False)
     ax.set_yticks(range(place + 1), labels=[name for name, _, _ in rows] + ["published mean and bound"])
     ax.set_ylim(place + 0.6, -0.6)
-    ax.set_xlabel("log-ratio of held-out bits per byte against global backpropagation (positive: worse)")
-    ax.set_title("c  Paired differences: 95 % t interval; stroke: one-sided 95 % bound")
+    ax.set_xlabel("log-ratio of bits per byte against global (positive: worse)")
+    ax.set_title("c  Paired differences")
 
 
 def main():
@@ -80,7 +80,7 @@ def main():
     by_arm(axes["a"], seeds, "enwik8" if "enwik8" in present else "enwiki", "a")
     by_arm(axes["b"], seeds, "tinystories" if "tinystories" in present else "stories", "b")
     forest(axes["c"], seeds, asked.published)
-    plots.save(figure, __file__, asked, "One mark a seed in a and b; thin lines join the arms of a seed.")
+    plots.save(figure, __file__, asked, "One mark a seed in a, b; lines join a seed's arms. c: 95 % t interval, stroke: one-sided 95 % bound.")
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def waterfall(ax, tables):
     ax.set_xticks(range(len(names)), labels=[STEPS[name] for name in names], fontsize=6.5)
     ax.set_ylabel("bytes a second over one thread")
     ax.legend(fontsize=6.5)
-    ax.set_title("a  From one thread to asynchronous stages")
+    ax.set_title("a  From one thread to stages")
 
 
 def shares(ax, tables):
@@ -142,7 +142,7 @@ def computed(ax, tables):
     ax.set_yticks(range(len(lines)), labels=[f"width {width}" for width, _ in lines])
     ax.set_ylim(-0.6, len(lines) - 0.4)
     ax.set_xlabel("4 stages x 7 threads over 24 threads")
-    ax.set_title("d  31 cores: computed, not measured")
+    ax.set_title("d  31 cores (computed)")
 
 
 def main():

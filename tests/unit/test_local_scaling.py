@@ -43,6 +43,6 @@ def test_arms_are_named_by_schedule_and_by_what_sets_a_variant_apart():
     )
     shown = list(with_arms(table)["shown"])
     assert shown == ["rgc_async", "rgc_async, 2 stages", "global_backprop"]
-    assert [title(name) for name in shown] == ["RGC, asynchronous", "RGC, asynchronous, 2 stages", "global"]
-    assert speed_title("rgc_async_2x1_staleness_0") == "RGC, asynchronous, 2 x 1, staleness 0"
+    assert [title(name) for name in shown] == ["RGC, async", "RGC, async, 2 stages", "global"]
+    assert speed_title("rgc_async_2x1_staleness_0") == "RGC, async, 2 x 1, staleness 0"
     assert speed_title("global_ddp_4x7") == "data-parallel, 4 x 7"

@@ -8,9 +8,9 @@ NAMES = {
     "global_ddp": "data-parallel",
     "global_1f1b": "1F1B pipeline",
     "local_independent": "independent",
-    "local_async": "independent, asynchronous",
-    "rgc_sync": "RGC, synchronous",
-    "rgc_async": "RGC, asynchronous",
+    "local_async": "independent, async",
+    "rgc_sync": "RGC, sync",
+    "rgc_async": "RGC, async",
 }
 TEXTS = {
     "enwiki": "enwiki slice",
