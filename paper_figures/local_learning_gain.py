@@ -13,8 +13,14 @@ STEPS = {
     "locking": "local losses:\nno waiting",
     "readout": "shared\nreadout",
 }
-SINGLE = "global_backprop_1x1"
+TICKS = (0.1, 0.2, 0.5, 0.8, 1, 1.5, 2, 3, 5, 10, 20, 30)
+SINGLE, WIDE = "global_backprop_1x1", "global_backprop_1x2"
 CORES_31 = {"stages": 4, "threads": 7, "global_threads": 24}
+COMPUTED = {
+    "RGC, asynchronous": ("rgc_async_2x1_staleness_0", "rgc_async_2x1"),
+    "data-parallel": ("global_ddp_2x1",),
+}
+"""Two workers of one thread, whose efficiency the arm of four times seven threads is computed with."""
 SPEED_OF = {
     "rgc_async": ("rgc_async_4x1", "rgc_async_4x7", "rgc_async_2x1"),
     "rgc_async, 2 stages, staleness 0": ("rgc_async_2x1_staleness_0",),
@@ -27,34 +33,40 @@ def widths_of(table):
 
 
 def waterfall(ax, tables):
-    """Each step's factor, from where the steps before it lead."""
-    factors = plots.where(tables.total("factor", scope=None), part="throughput")
+    """Each step's factor, geometric mean over seeds, from where the steps before it lead."""
+    factors = plots.where(tables.seed("factor", scope=None), part="throughput")
     widths = widths_of(factors)
     if not widths:
         plots.blank(ax)
         return
     names = [name for name in STEPS if name in set(factors["scope"])]
     for series, width in enumerate(widths):
-        mine = plots.where(factors, width=width).set_index("scope")
-        look, level = plots.style(series), 1.0
+        mine = plots.where(factors, width=width)
+        look, level, label = plots.style(series), 1.0, f"width {width}"
         for place, name in enumerate(names):
-            if name not in mine.index:
+            values = plots.where(mine, scope=name)["value"]
+            if values.empty:
                 continue
-            row = mine.loc[name]
+            logs = t_interval([math.log(value) for value in values])
             x = place + 0.24 * (series - (len(widths) - 1) / 2)
-            ax.plot([x, x], [level, level * row["mean"]], color=look["color"], linewidth=5, alpha=0.45)
+            before, level = level, level * math.exp(logs.mean)
+            ax.plot([x, x], [before, level], color=look["color"], linestyle="-", linewidth=5, alpha=0.45)
             ends = None
-            if row["lower"] == row["lower"]:
-                ends = [[level * (row["mean"] - row["lower"])], [level * (row["upper"] - row["mean"])]]
-            level *= row["mean"]
-            label = f"width {width}" if place == 0 else "_"
+            if logs.lower is not None:
+                ends = [[level - before * math.exp(logs.lower)], [before * math.exp(logs.upper) - level]]
             mark = {"color": look["color"], "marker": look["marker"], "linestyle": "none", "label": label}
-            ax.errorbar(x, level, yerr=ends, **mark)
+            ax.errorbar(x, level, yerr=ends, markerfacecolor=None if ends else "white", **mark)
+            label = "_"
     ax.axhline(1, color="0.5", linewidth=0.8)
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    ticks = [tick for tick in TICKS if low <= tick <= high]
+    ax.set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks])
+    ax.minorticks_off()
     ax.set_xticks(range(len(names)), labels=[STEPS[name] for name in names], fontsize=6.5)
     ax.set_ylabel("bytes a second over one thread")
     ax.legend(fontsize=6.5)
-    ax.set_title("a  From one thread to stages")
+    ax.set_title("a  From one thread to asynchronous stages")
 
 
 def shares(ax, tables):
@@ -124,25 +136,24 @@ def computed(ax, tables):
     lines = []
     for width in widths_of(rates):
         mine = plots.where(rates, width=width).pivot_table(index="seed", columns="scope", values="value")
-        wide = next((name for name in ("global_backprop_1x2",) if name in mine), None)
-        stages = next((name for name in ("rgc_async_2x1_staleness_0", "rgc_async_2x1") if name in mine), None)
-        if wide is None or stages is None or SINGLE not in mine:
-            continue
-        ratios = []
-        for _, row in mine.iterrows():
-            one = row[SINGLE]
-            ratios.append(ratio_of_stages(fit(one, row[wide], 2), row[stages] / (2 * one), **CORES_31))
-        interval = t_interval(ratios)
-        lines.append((width, interval))
+        for name, scopes in COMPUTED.items():
+            scope = next((scope for scope in scopes if scope in mine), None)
+            if scope is None or not {SINGLE, WIDE} <= set(mine):
+                continue
+            rows = mine[[SINGLE, WIDE, scope]].dropna().to_numpy()
+            ratios = [ratio_of_stages(fit(one, wide, 2), pair / (2 * one), **CORES_31) for one, wide, pair in rows]
+            if ratios:
+                lines.append((f"{name},\nwidth {width}", t_interval(ratios)))
     if not lines:
         plots.blank(ax)
         return
     for place, (_, interval) in enumerate(lines):
         plots.paired_interval(ax, place, interval)
-    ax.set_yticks(range(len(lines)), labels=[f"width {width}" for width, _ in lines])
+    ax.axvline(1, color="0.5", linewidth=0.8)
+    ax.set_yticks(range(len(lines)), labels=[name for name, _ in lines], fontsize=6.5)
     ax.set_ylim(-0.6, len(lines) - 0.4)
-    ax.set_xlabel("4 stages x 7 threads over 24 threads")
-    ax.set_title("d  31 cores (computed)")
+    ax.set_xlabel("computed, not measured:\n4 workers x 7 threads over one group of 24")
+    ax.set_title("d  31 cores, computed")
 
 
 def main():

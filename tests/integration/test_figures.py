@@ -58,6 +58,20 @@ def test_a_figure_is_drawn_at_smoke_scale_too(name, made, tmp_path, monkeypatch)
     assert (tmp_path / f"{name}.png").exists()
 
 
+@pytest.mark.parametrize("name", [name for name, figure in FIGURES.items() if "local_learning" in figure["summaries"]])
+@pytest.mark.parametrize("kept", [(), ("part=quality",), ("part=throughput",), ("part=memory",)])
+def test_a_figure_of_local_learning_is_drawn_from_a_part_of_its_rows(name, kept, made, tmp_path, monkeypatch):
+    folder = tmp_path / "summaries" / "local_learning"
+    folder.mkdir(parents=True)
+    for path in (made["laptop"] / "local_learning").glob("*.csv"):
+        header, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = [line for line in lines if any(part in line for part in kept)]
+        (folder / path.name).write_text("".join([header, *lines]), encoding="utf-8")
+    blanks = draw(name, arguments({"laptop": tmp_path / "summaries"}, "laptop", tmp_path), monkeypatch)
+    assert blanks or kept
+    assert (tmp_path / f"{name}.png").exists()
+
+
 def test_a_script_called_by_hand_gives_the_same_bytes_each_time(made, tmp_path):
     name = next(iter(FIGURES))
     for folder in ("one", "two"):

@@ -14,7 +14,7 @@ from thinwire.data import ByteText
 from thinwire.models import ByteTransformer, ByteTransformerConfig
 from thinwire_lab.experiments import local_learning
 from thinwire_lab.experiments.local_learning_memory import PeakSampler, tree_pss
-from thinwire_lab.experiments.local_learning_speed import TimedArm, as_rows
+from thinwire_lab.experiments.local_learning_speed import TimedArm, as_rows, baselines
 from thinwire_lab.experiments.local_learning_text import TextBatches, held_out_bits, named_seed
 from thinwire_lab.plan import Row
 from thinwire_lab.recorder import Recorder
@@ -143,6 +143,13 @@ def test_timed_arms_are_read_and_others_refused():
         config(timed_arms=["backprop 1x1"])
 
 
+def test_the_judged_arm_is_timed_and_none_twice():
+    with pytest.raises(ValueError, match="'rgc_async 4x1' is not among timed_arms"):
+        config(judged_arm="rgc_async 4x1")
+    with pytest.raises(ValueError, match="names an arm twice"):
+        config(timed_arms=["rgc_async 2x1", "rgc_async 2x1"])
+
+
 RATES = {
     TimedArm.parse(arm): values
     for arm, values in {
@@ -172,6 +179,16 @@ def test_ratios_pair_the_repeats_of_one_run():
     assert ("lead", "global_ddp_2x1", 0) not in found
 
 
+def test_baselines_are_of_the_best_median_and_those_not_timed_are_left_out():
+    scopes = {name: arm.scope for name, arm in baselines(RATES).items()}
+    assert scopes == {
+        "best_backprop": "global_backprop_1x2", "best_group": "global_ddp_2x1", "best_global": "global_ddp_2x1"
+    }  # fmt: skip
+    only_local = {arm: values for arm, values in RATES.items() if not arm.schedule.startswith("global_")}
+    assert baselines(only_local) == {}
+    assert {metric for metric, _, _ in ratios(only_local)} == {"throughput"}
+
+
 def test_factors_lead_from_one_thread_to_the_consensus():
     found = ratios(RATES)
     factors = {scope: found["factor", scope, 0] for scope in ("threads", "groups", "locking", "readout")}
@@ -185,9 +202,12 @@ def test_throughput_takes_turns_and_records_every_arm(assets, tmp_path):
     arms = ["global_backprop 1x1", "global_ddp 2x1", "local_async 2x1", "rgc_async 2x1 staleness=0"]
     row = config(part="throughput", repeats=2, repeat_steps=2, timed_arms=arms, judged_arm=arms[-1])
     rows = read(recorded(row, assets, tmp_path / "out") / "clock.csv")
+    notes = json.loads((tmp_path / "out" / "run.json").read_text(encoding="utf-8"))["notes"]
+    assert (notes["best_backprop"], notes["best_group"]) == ("global_backprop_1x1", "global_ddp_2x1")
     rates = {(r["scope"], int(r["step"])): float(r["value"]) for r in rows if r["metric"] == "throughput"}
     assert set(rates) == {(TimedArm.parse(arm).scope, step) for arm in arms for step in (0, 1)}
     lead = [float(r["value"]) for r in rows if r["metric"] == "lead" and r["scope"] == "judged"]
     best = max(("global_backprop_1x1", "global_ddp_2x1"), key=lambda scope: rates[scope, 0] + rates[scope, 1])
+    assert notes["best_global"] == best
     assert lead == pytest.approx([rates["rgc_async_2x1_staleness_0", i] / rates[best, i] for i in (0, 1)])
     assert read(tmp_path / "out" / "metrics.csv") == []

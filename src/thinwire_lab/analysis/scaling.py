@@ -3,7 +3,8 @@
 A batch of global backpropagation takes serial + parallel / t seconds on t threads (Amdahl's law), fitted through the
 rates of one thread and of the widest group. Stages share the work evenly, each a group of its own: their rate is that
 of one group on 1 / K of the work, times the efficiency that the stages showed against that ideal on the small machine.
-Memory bandwidth, sockets and frequency limits are not in it, so it bounds from above.
+Replicas are taken likewise, with an efficiency of their own. Memory bandwidth, sockets and frequency limits are not in
+it, nor that four workers may waste more than two: rates are too high, and a ratio of two of them may err either way.
 """
 
 from dataclasses import dataclass
@@ -37,6 +38,6 @@ def fit(one_thread: float, wide: float, threads: int) -> Fitted:
 def ratio_of_stages(fitted: Fitted, efficiency: float, *, stages: int, threads: int, global_threads: int) -> float:
     """Return how many times as fast ``stages`` groups of ``threads`` would be as one group of ``global_threads``.
 
-    ``efficiency`` is the stages' rate over that of as many ideal groups, as measured (1 is ideal).
+    ``efficiency`` is the measured rate of the stages (or replicas) over that of as many ideal groups (1 is ideal).
     """
     return efficiency * fitted.rate(threads, 1.0 / stages) / fitted.rate(global_threads)

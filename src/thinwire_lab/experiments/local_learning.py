@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from thinwire.local import APPLIED, READ, TrainingPlan, memory_ledger, open_schedule
 from thinwire.local.consensus import Consensus
@@ -19,7 +19,7 @@ from thinwire.muon import Recipe
 from thinwire.patch import state_digest
 from thinwire_lab.config import StudyConfig
 from thinwire_lab.experiments.local_learning_memory import net_peak
-from thinwire_lab.experiments.local_learning_speed import TimedArm, as_rows, interleaved_rates
+from thinwire_lab.experiments.local_learning_speed import TimedArm, as_rows, baselines, interleaved_rates
 from thinwire_lab.experiments.local_learning_text import TextBatches, held_out_bits, named_seed
 from thinwire_lab.experiments.versions import digest_number
 from thinwire_lab.recorder import Recorder
@@ -78,6 +78,14 @@ class Config(StudyConfig):
         for arm in (arms,) if isinstance(arms, str) else arms:
             TimedArm.parse(arm)
         return arms
+
+    @model_validator(mode="after")
+    def _judged(self) -> "Config":
+        if len(set(self.timed_arms)) < len(self.timed_arms):
+            raise ValueError("timed_arms names an arm twice")
+        if self.judged_arm not in self.timed_arms:
+            raise ValueError(f"judged_arm {self.judged_arm!r} is not among timed_arms {', '.join(self.timed_arms)}")
+        return self
 
     def plan(self, seed: int, steps: int, threads: int, stages: int | None = None) -> TrainingPlan:
         """The library's plan for these values; ``stages`` replaces theirs."""
@@ -153,6 +161,8 @@ def _throughput(config: Config, record: Recorder) -> None:
         plan = config.plan(record.seed, steps, arm.threads, arm.workers)
         plans[arm] = plan if arm.staleness is None else replace(plan, staleness=arm.staleness)
     rates = interleaved_rates(plans, config.batches(record), config.repeats, config.repeat_steps, record.progress)
+    for name, arm in baselines(rates).items():
+        record.note(name, arm.scope)
     for row in as_rows(rates, TimedArm.parse(config.judged_arm)):
         record.record(row.repeat, row.metric, row.value, row.scope)
 
@@ -168,10 +178,12 @@ def _memory(config: Config, record: Recorder) -> None:
         record.record(0, "peak_anonymous", net["Pss_Anon"], arm)
         record.record(0, "peak_shared", net["Pss_Shmem"], arm)
         record.record(0, "process_floor", floor["Pss"], arm)
+        record.note(f"samples_{arm}", samples)
+        record.progress(done + 1, 2)
+    # After the last peak: an account runs a step in this process, whose freed memory a later arm would take again.
+    for arm, peak in peaks.items():
         ledger = memory_ledger(arm, plan, config.batch)
         for part, amount in ledger.items():
             record.record(0, "ledger", amount, f"{arm}_{part}")
-        record.record(0, "ledger_share", sum(ledger.values()) / net["Pss"], arm)
-        record.note(f"samples_{arm}", samples)
-        record.progress(done + 1, 2)
+        record.record(0, "ledger_share", sum(ledger.values()) / peak, arm)
     record.record(0, "memory_ratio", peaks["rgc_async"] / peaks["global_backprop"])

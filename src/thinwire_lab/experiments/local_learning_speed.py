@@ -119,20 +119,33 @@ def _best(rates: Rates, schedules: Sequence[str]) -> TimedArm | None:
     return max(of_them, key=lambda arm: statistics.median(rates[arm]), default=None)
 
 
+def baselines(rates: Rates) -> dict[str, TimedArm]:
+    """Return the arm of the best median of each kind that was timed.
+
+    ``best_backprop`` is the base of *gain*, ``best_group`` of *gain_over_groups*, ``best_global`` of *lead*.
+    """
+    groups = ["global_ddp", "global_1f1b"]
+    kinds = {
+        "best_backprop": ["global_backprop"],
+        "best_group": groups,
+        "best_global": ["global_backprop", *groups],
+    }
+    best = {name: _best(rates, schedules) for name, schedules in kinds.items()}
+    return {name: arm for name, arm in best.items() if arm is not None}
+
+
 def _ratios(rates: Rates) -> Iterator[tuple[str, TimedArm, TimedArm, float]]:
     single = TimedArm("global_backprop", 1, 1)
-    plain = _best(rates, ["global_backprop"])
-    groups = _best(rates, ["global_ddp", "global_1f1b"])
-    best = _best(rates, ["global_backprop", "global_ddp", "global_1f1b"])
+    base = baselines(rates)
     cores = max((arm.cores for arm in rates if arm.schedule.startswith("global_")), default=1)
     for arm in rates:
         is_local = not arm.schedule.startswith("global_")
-        if plain is not None:
-            yield "gain", arm, plain, 1.0
-        if groups is not None and is_local:
-            yield "gain_over_groups", arm, groups, 1.0
-        if best is not None and is_local:
-            yield "lead", arm, best, 1.0
+        if "best_backprop" in base:
+            yield "gain", arm, base["best_backprop"], 1.0
+        if "best_group" in base and is_local:
+            yield "gain_over_groups", arm, base["best_group"], 1.0
+        if "best_global" in base and is_local:
+            yield "lead", arm, base["best_global"], 1.0
         if single in rates:
             yield "share_of_limit", arm, single, float(cores)
 
