@@ -80,7 +80,12 @@ def main():
     by_arm(axes["a"], seeds, "enwik8" if "enwik8" in present else "enwiki", "a")
     by_arm(axes["b"], seeds, "tinystories" if "tinystories" in present else "stories", "b")
     forest(axes["c"], seeds, asked.published)
-    plots.save(figure, __file__, asked, "One mark a seed in a, b; lines join a seed's arms. c: 95 % t interval, stroke: one-sided 95 % bound.")
+    plots.save(
+        figure,
+        __file__,
+        asked,
+        "One mark a seed in a, b; lines join a seed's arms. c: 95 % t interval, stroke: one-sided 95 % bound.",
+    )
 
 
 if __name__ == "__main__":

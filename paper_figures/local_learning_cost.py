@@ -58,14 +58,14 @@ def account(ax, tables):
             amount = means.get(f"{arm}_{part}", 0.0) / 1e6
             ax.barh(row, amount, left=left[arm], color=look["color"], label=part if row == 0 else "_", height=0.5)
             left[arm] += amount
-    peaks = plots.where(tables.total("peak_pss", scope=None), part="memory").set_index("scope")["mean"]
+    peaks = plots.where(tables.total("in_use", scope=None), part="memory").set_index("scope")["mean"]
     for row, arm in enumerate(arms):
         measured = peaks.get(arm)
         if measured is not None and pd.notna(measured):
             ax.plot([measured / 1e6] * 2, [row - 0.35, row + 0.35], color="black", linewidth=1.6)
     ax.set_yticks(range(len(arms)), labels=[NAMES[arm] for arm in arms])
     ax.set_ylim(-0.6, len(arms) - 0.1)
-    ax.set_xlabel("MB; stroke: measured peak")
+    ax.set_xlabel("MB; stroke: measured in use")
     ax.legend(fontsize=6, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.22))
     ax.set_title("c  Where the bytes go")
 

@@ -32,6 +32,7 @@ from thinwire.local.engine import ProcessSchedule, Wiring, Worker
 from thinwire.local.rings import Ring, Snapshots, shared
 from thinwire.local.schedule import State
 from thinwire.local.stages import Batches, PlanOptimiser, Stage, TrainingPlan, local_backward
+from thinwire.models import Readout
 
 READ, APPLIED = 0, 1
 """Columns of the ledger."""
@@ -53,8 +54,7 @@ class AsyncWiring(Wiring):
         """Allocate everything that is shared."""
         super().__init__(plan, batches, context)
         rows, window = batches(0).shape
-        model, stages = plan.initial_stages()
-        weight = model.readout.weight
+        weight = Readout(plan.model).weight  # draws nothing: a whole model would stay in the parent's memory
         slots = plan.staleness + 2
         hidden = {
             "hidden": ((rows, window - 1, plan.model.width), torch.float32),
@@ -72,7 +72,7 @@ class AsyncWiring(Wiring):
             self.snapshots = Snapshots(context, slots, weight, plan.stages - 1)
         self.leads: list[LeadLink] = []
         if plan.overlap:
-            for stage in stages[1:]:
+            for stage in plan.initial_stages()[1][1:]:
                 flat = _flat(stage.lead)
                 ring = {"gradient": (tuple(flat.shape), flat.dtype)}
                 self.leads.append(LeadLink(Snapshots(context, 2 * slots, flat, 1), Ring(context, slots, ring)))

@@ -10,6 +10,7 @@ there are enough of them.
 """
 
 import contextlib
+import ctypes
 import os
 import signal
 import threading
@@ -104,6 +105,12 @@ def core_groups(workers: int, threads: int) -> list[set[int]] | None:
     return [set(cores[k * threads : (k + 1) * threads]) for k in range(workers)]
 
 
+def _return_freed() -> None:
+    """Give freed memory back to the system, where the C library can: a worker has built more than it keeps."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def _serve(rank: int, wiring: Wiring) -> None:
     """Body of a worker: build its part, say so, then follow commands until the halt."""
     control = wiring.control
@@ -112,6 +119,7 @@ def _serve(rank: int, wiring: Wiring) -> None:
     if groups is not None:
         os.sched_setaffinity(0, groups[rank])
     worker = wiring.open_worker(rank)
+    _return_freed()
     report, commands = control.reports[rank][1], control.commands[rank][0]
     report.send("ready")
     done = 0
@@ -156,6 +164,7 @@ class ProcessSchedule(Schedule):
         self.patience = patience
         self._wiring = type(self).wiring_type(plan, batches, get_context("spawn"))
         self._control = self._wiring.control
+        _return_freed()
         self._failure: BaseException | None = None
         # Each worker asks the kernel to die with the thread that started it: this thread lives as long as they do.
         self._runner = threading.Thread(target=self._run, name="worker-runner", daemon=True)

@@ -69,6 +69,7 @@ class Config(StudyConfig):
         description="arms of a throughput row: schedule, workers x threads, perhaps staleness",
     )
     judged_arm: str = Field(default="rgc_async 2x1", description="timed arm whose ratios are also recorded as `judged`")
+    account: bool = Field(default=True, description="also hold the account of bytes against the memory in use")
     repeats: int = Field(default=8, ge=1, description="timed repeats of every arm, after one untimed")
     repeat_steps: int = Field(default=12, ge=1, description="batches an arm trains in a repeat")
 
@@ -170,20 +171,23 @@ def _throughput(config: Config, record: Recorder) -> None:
 def _memory(config: Config, record: Recorder) -> None:
     batches = config.batches(record)
     plan = config.plan(record.seed, 8, config.stage_threads)
+    arms = ("global_backprop", "rgc_async")
     peaks = {}
-    for done, arm in enumerate(("global_backprop", "rgc_async")):
-        net, floor, samples = net_peak(arm, plan, batches)
-        peaks[arm] = net["Pss"]
-        record.record(0, "peak_pss", net["Pss"], arm)
-        record.record(0, "peak_anonymous", net["Pss_Anon"], arm)
-        record.record(0, "peak_shared", net["Pss_Shmem"], arm)
-        record.record(0, "process_floor", floor["Pss"], arm)
-        record.note(f"samples_{arm}", samples)
-        record.progress(done + 1, 2)
-    # After the last peak: an account runs a step in this process, whose freed memory a later arm would take again.
-    for arm, peak in peaks.items():
+    for done, arm in enumerate(arms):
+        peak = net_peak(arm, plan, batches)
+        peaks[arm] = peak.net["Pss"]
+        record.record(0, "peak_pss", peak.net["Pss"], arm)
+        record.record(0, "peak_anonymous", peak.net["Pss_Anon"], arm)
+        record.record(0, "peak_shared", peak.net["Pss_Shmem"], arm)
+        record.record(0, "process_floor", peak.floor, arm)
+        record.note(f"samples_{arm}", peak.samples)
+        record.progress(done + 1, 4 if config.account else 2)
+    record.record(0, "memory_ratio", peaks["rgc_async"] / peaks["global_backprop"])
+    for done, arm in enumerate(arms if config.account else ()):
+        in_use = net_peak(arm, replace(plan, steps=3), batches, returning=True).net_each
+        record.record(0, "in_use", in_use, arm)
         ledger = memory_ledger(arm, plan, config.batch)
         for part, amount in ledger.items():
             record.record(0, "ledger", amount, f"{arm}_{part}")
-        record.record(0, "ledger_share", sum(ledger.values()) / peak, arm)
-    record.record(0, "memory_ratio", peaks["rgc_async"] / peaks["global_backprop"])
+        record.record(0, "ledger_share", sum(ledger.values()) / in_use, arm)
+        record.progress(done + 3, 4)
