@@ -2,7 +2,6 @@
 
 import os
 import time
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -10,15 +9,7 @@ import torch
 from thinwire.local import TrainingPlan, memory_ledger
 from thinwire.models import ByteTransformerConfig
 from thinwire.spawn import run_workers
-from thinwire_lab.experiments.local_learning_memory import RETURNING, PeakSampler, net_peak, pss_of
-
-
-@dataclass(frozen=True)
-class LargeBatches:
-    """Sixteen windows of bytes."""
-
-    def __call__(self, step):
-        return torch.randint(256, (16, 129), generator=torch.Generator().manual_seed(step))
+from thinwire_lab.experiments.local_learning_memory import RETURNING, PeakSampler, ZeroBatches, net_peak, pss_of
 
 
 def _hold(_rank, amount):
@@ -45,6 +36,6 @@ def test_the_account_of_bytes_is_near_what_is_in_use():
     """A middle-sized model, of which scratch memory of kernels is more than of the study's, which is held to 5 %."""
     model = ByteTransformerConfig(blocks=8, width=64, context=128)
     plan = TrainingPlan(model=model, steps=3, seed=0, stages=2, staleness=0)
-    in_use = net_peak("rgc_async", plan, LargeBatches(), returning=True).net_each
+    in_use = net_peak("rgc_async", plan, ZeroBatches(16, 129), returning=True).net_each
     assert sum(memory_ledger("rgc_async", plan, 16).values()) == pytest.approx(in_use, rel=0.1)
     assert not set(RETURNING) & set(os.environ)

@@ -89,7 +89,7 @@ class PeakSampler:
 
     @property
     def in_use(self) -> int:
-        """Sum of the processes' own peaks of anonymous memory (not at one time) and the peak of shared memory, in bytes.
+        """Bytes: the processes' own peaks of anonymous memory (not at one time), and the peak of shared memory.
 
         The kernel's mark is of all resident memory; what is mapped from files and shared, which only grows while a
         process trains, is taken off at its highest.
@@ -119,20 +119,21 @@ class Peak:
 
 
 @dataclass(frozen=True)
-class _Zeros:
-    """Batches of zeros for the tiny model."""
+class ZeroBatches:
+    """Batches of zeros, ``rows`` windows of ``window`` bytes."""
 
     rows: int
     window: int
 
     def __call__(self, step: int) -> torch.Tensor:
+        """Return the same batch for every step."""
         return torch.zeros(self.rows, self.window, dtype=torch.int64)
 
 
 def _tiny(plan: TrainingPlan, batches: Batches) -> tuple[TrainingPlan, Batches]:
     """The same schedule over a model of a few kilobytes, for as many steps."""
     model = ByteTransformerConfig(blocks=plan.stages, width=16, heads=2, context=16)
-    return replace(plan, model=model, sizes=(), overlap=0, private=0), _Zeros(batches(0).shape[0], 17)
+    return replace(plan, model=model, sizes=(), overlap=0, private=0), ZeroBatches(batches(0).shape[0], 17)
 
 
 @contextlib.contextmanager
