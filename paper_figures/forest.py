@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from thinwire_lab.analysis import plots
-from thinwire_lab.analysis.local_arms import BASELINE, TEXTS, title, with_arms
+from thinwire_lab.analysis.local_arms import TEXTS, compared, title, with_arms
 from thinwire_lab.analysis.noninferiority import noninferiority
 
 PART = "quality"
@@ -36,13 +36,14 @@ def comparisons(tables):
     parts = with_arms(plots.where(tables.seed("segment_bits_per_byte", None), part=PART))
     parts = parts[parts["scope"] != "all"] if len(parts) else parts
     for text, name in TEXTS.items():
-        for arm in dict.fromkeys(plots.where(whole, text=text)["shown"]):
-            arms = [plots.where(whole, text=text, shown=key).set_index("seed")["value"] for key in (BASELINE, arm)]
+        mine = plots.where(whole, text=text)
+        for arm, baseline in compared(mine["shown"] if len(mine) else ()):
+            arms = [plots.where(mine, shown=key).set_index("seed")["value"] for key in (baseline, arm)]
             shared = sorted(arms[0].index.intersection(arms[1].index))
-            if arm == BASELINE or not shared:
+            if not shared:
                 continue
             pair = [[values[seed] for seed in shared] for values in arms]
-            cut = [table_of(plots.where(parts, text=text, shown=key)).reindex(shared) for key in (BASELINE, arm)]
+            cut = [table_of(plots.where(parts, text=text, shown=key)).reindex(shared) for key in (baseline, arm)]
             yield f"{title(arm)}, {name} (n = {len(shared)})", pair, cut
 
 

@@ -4,7 +4,7 @@ import math
 
 from thinwire_lab.analysis import plots
 from thinwire_lab.analysis.intervals import t_interval
-from thinwire_lab.analysis.local_arms import BASELINE, TEXTS, title, with_arms
+from thinwire_lab.analysis.local_arms import TEXTS, compared, title, with_arms
 from thinwire_lab.analysis.noninferiority import noninferiority
 
 MEASURE = "bits_per_byte"
@@ -39,11 +39,10 @@ def by_arm(ax, seeds, text, letter):
 def rows_of(seeds):
     for text, name in TEXTS.items():
         mine = plots.where(seeds, text=text)
-        base = plots.where(mine, shown=BASELINE).set_index("seed")["value"]
-        for arm in dict.fromkeys(mine["shown"]):
-            ours = plots.where(mine, shown=arm).set_index("seed")["value"]
+        for arm, baseline in compared(mine["shown"] if len(mine) else ()):
+            base, ours = (plots.where(mine, shown=key).set_index("seed")["value"] for key in (baseline, arm))
             shared = ours.index.intersection(base.index)
-            if arm != BASELINE and len(shared):
+            if len(shared):
                 yield f"{title(arm)}, {name}", [base[seed] for seed in shared], [ours[seed] for seed in shared]
 
 

@@ -1,6 +1,7 @@
 """One thread a test process, no hub, no tracker server, the same examples at every run, and summaries to draw from."""
 
 import os
+import time
 import zlib
 from pathlib import Path
 
@@ -11,7 +12,8 @@ os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "agg")
 
-import pytest  # noqa: E402 - after the environment is set
+import psutil  # noqa: E402 - after the environment is set
+import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
@@ -85,3 +87,17 @@ def planned_summaries(tmp_path_factory):
         return folder
 
     return make
+
+
+@pytest.fixture
+def nothing_left():
+    """No child process and no name in shared memory may outlive a test."""
+    names = set(Path("/dev/shm").iterdir())
+    yield
+    deadline = time.monotonic() + 5
+    left = [None]
+    while left and time.monotonic() < deadline:
+        left = [p for p in psutil.Process().children(recursive=True) if "resource_tracker" not in " ".join(p.cmdline())]
+        time.sleep(0.05)
+    assert not left
+    assert set(Path("/dev/shm").iterdir()) <= names

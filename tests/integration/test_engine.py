@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import psutil
 import pytest
@@ -38,19 +37,7 @@ class RandomBatches:
         return torch.randint(256, (2, MODEL.context + 1), generator=g)
 
 
-@pytest.fixture(autouse=True)
-def _nothing_left():
-    """No child process and no name in shared memory may outlive a test."""
-    names = set(Path("/dev/shm").iterdir())
-    yield
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        left = [p for p in psutil.Process().children(recursive=True) if "resource_tracker" not in " ".join(p.cmdline())]
-        if not left:
-            break
-        time.sleep(0.05)
-    assert not left
-    assert set(Path("/dev/shm").iterdir()) <= names
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 def same_bits(one, other):

@@ -4,7 +4,6 @@ import os
 import signal
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import psutil
 import pytest
@@ -33,18 +32,7 @@ class RandomBatches:
         return torch.randint(256, (6, MODEL.context + 1), generator=g)
 
 
-@pytest.fixture(autouse=True)
-def _nothing_left():
-    """No child process and no name in shared memory may outlive a test."""
-    names = set(Path("/dev/shm").iterdir())
-    yield
-    deadline = time.monotonic() + 5
-    left = [None]
-    while left and time.monotonic() < deadline:
-        left = [p for p in psutil.Process().children(recursive=True) if "resource_tracker" not in " ".join(p.cmdline())]
-        time.sleep(0.05)
-    assert not left
-    assert set(Path("/dev/shm").iterdir()) <= names
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 def same_bits(one, other):

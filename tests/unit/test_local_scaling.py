@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from thinwire_lab.analysis.local_arms import speed_title, title, with_arms
+from thinwire_lab.analysis.local_arms import compared, speed_title, title, with_arms
 from thinwire_lab.analysis.scaling import fit, ratio_of_stages
 
 
@@ -46,3 +46,14 @@ def test_arms_are_named_by_schedule_and_by_what_sets_a_variant_apart():
     assert [title(name) for name in shown] == ["RGC, async", "RGC, async, 2 stages", "global"]
     assert speed_title("rgc_async_2x1_staleness_0") == "RGC, async, 2 x 1, staleness 0"
     assert speed_title("global_ddp_4x7") == "data-parallel, 4 x 7"
+
+
+def test_an_arm_is_compared_with_global_training_of_its_length():
+    shown = ["global_backprop", "global_backprop, 190 batches", "global_backprop, 660 batches", "rgc_sync"]
+    longer = "rgc_async, 2 stages, staleness 0, 660 batches"
+    assert compared([*shown, longer]) == [
+        ("global_backprop, 190 batches", "global_backprop"),
+        ("rgc_sync", "global_backprop"),
+        (longer, "global_backprop, 660 batches"),
+    ]
+    assert compared([longer]) == []

@@ -241,12 +241,7 @@ class StageWorker(Worker):
 
     def state(self) -> State:
         """This stage's blocks, embedding and readout where it owns them, moments, and gradients on their way."""
-        state: State = {}
-        for name, value in self.stage.blocks.state_dict().items():
-            position, rest = name.split(".", 1)
-            state[f"model.blocks.{self.stage.span.start + int(position)}.{rest}"] = value
-        if self.stage.embedding is not None:
-            state["model.embedding"] = self.stage.embedding
+        state: State = self.stage.part_of_model()
         if self.last:
             state["model.readout.weight"] = self.readout.weight
             assert self.owner is not None

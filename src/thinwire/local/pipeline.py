@@ -109,12 +109,7 @@ class PipelineWorker(Worker):
 
     def state(self) -> State:
         """This stage's blocks, embedding and readout where it has them, and moments."""
-        state: State = {}
-        for name, value in self.stage.blocks.state_dict().items():
-            position, rest = name.split(".", 1)
-            state[f"model.blocks.{self.stage.span.start + int(position)}.{rest}"] = value
-        if self.stage.embedding is not None:
-            state["model.embedding"] = self.stage.embedding
+        state: State = self.stage.part_of_model()
         if self.readout is not None:
             state["model.readout.weight"] = self.readout.weight
         return state | {f"moments.{self.rank}.{name}": value for name, value in self.optimiser.state().items()}

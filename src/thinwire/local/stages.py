@@ -235,6 +235,16 @@ class Stage(nn.Module):
             ship(detached)
         return detached
 
+    def part_of_model(self) -> dict[str, Tensor]:
+        """Return the stage's own blocks and embedding under the names of a saved state, ``model.blocks.7.qkv``."""
+        part = {}
+        for name, value in self.blocks.state_dict().items():
+            position, rest = name.split(".", 1)
+            part[f"model.blocks.{self.span.start + int(position)}.{rest}"] = value
+        if self.embedding is not None:
+            part["model.embedding"] = self.embedding.detach()
+        return part
+
     def optimiser(self, plan: TrainingPlan, readout: nn.Parameter | None = None) -> PlanOptimiser:
         """Return the optimiser of the stage's own parameters, and of the ``readout`` when it owns one."""
         own = [*self.blocks.parameters(), *self.private.parameters()]
