@@ -41,8 +41,8 @@ def with_arms(table: pd.DataFrame) -> pd.DataFrame:
 def compared(shown: Iterable[str]) -> list[tuple[str, str]]:
     """Return (arm, baseline) for every arm that has one, in the order of ``shown``.
 
-    The baseline of an arm that names a number of batches is global backpropagation over as many, and of others the plain
-    one. What serves as a baseline is compared with nothing.
+    The baseline of an arm that names a number of batches is global backpropagation over as many, and of others the
+    plain one. What serves as a baseline is compared with nothing.
     """
     present = list(dict.fromkeys(shown))
     pairs = []
