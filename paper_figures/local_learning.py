@@ -8,6 +8,8 @@ from thinwire_lab.analysis.local_arms import TEXTS, compared, title, with_arms
 from thinwire_lab.analysis.noninferiority import noninferiority
 
 MEASURE = "bits_per_byte"
+EQUAL_TIME = ("rgc_async, 2 stages, staleness 0", "global_backprop, 190 batches")
+"""The variant, and what the fastest global schedule trains in the time of its batches."""
 
 
 def by_arm(ax, seeds, text, letter):
@@ -39,11 +41,13 @@ def by_arm(ax, seeds, text, letter):
 def rows_of(seeds):
     for text, name in TEXTS.items():
         mine = plots.where(seeds, text=text)
-        for arm, baseline in compared(mine["shown"] if len(mine) else ()):
+        pairs = [(f"{title(arm)}, {name}", arm, base) for arm, base in compared(mine["shown"] if len(mine) else ())]
+        pairs.append((f"{title(EQUAL_TIME[0])}, {name}, equal time", *EQUAL_TIME))
+        for named, arm, baseline in pairs:
             base, ours = (plots.where(mine, shown=key).set_index("seed")["value"] for key in (baseline, arm))
             shared = ours.index.intersection(base.index)
             if len(shared):
-                yield f"{title(arm)}, {name}", [base[seed] for seed in shared], [ours[seed] for seed in shared]
+                yield named, [base[seed] for seed in shared], [ours[seed] for seed in shared]
 
 
 def forest(ax, seeds, published):
@@ -70,15 +74,37 @@ def forest(ax, seeds, published):
     ax.set_title("c  Paired differences")
 
 
+def losses(ax, curves, text):
+    """Training loss by batch, a running mean over seeds and ten batches, of the arms of one length."""
+    shown = plots.where(curves, text=text)
+    arms = [arm for arm in dict.fromkeys(shown["shown"]) if not arm.endswith("batches")] if len(shown) else []
+    if not arms:
+        plots.blank(ax)
+        return
+    for place, arm in enumerate(arms):
+        mine = plots.where(shown, shown=arm).sort_values("step")
+        mean = mine["mean"].rolling(10, min_periods=1).mean() / math.log(2)
+        look = plots.style(place)
+        ax.plot(mine["step"], mean, label=title(arm), markevery=max(1, len(mine) // 8), linewidth=1.0, **look)
+    ax.set_xlabel("batch")
+    ax.set_ylabel("training loss, bits per byte")
+    ax.legend(fontsize=6.5)
+    ax.set_title(f"d  Training, {TEXTS[text]}")
+
+
 def main():
     asked = plots.arguments()
-    seeds = plots.read_tables(asked.summaries, "local_learning").seed(MEASURE)
+    tables = plots.read_tables(asked.summaries, "local_learning")
+    seeds = tables.seed(MEASURE)
     seeds = with_arms(plots.where(seeds, part="quality"))
-    figure, axes = plots.start(__file__, 7.2, 5.2, mosaic=[["a"], ["b"], ["c"]], height_ratios=[1, 0.8, 1.6])
+    curves = with_arms(plots.where(tables.curve("loss"), part="quality"))
+    panels = [["a"], ["b"], ["c"], ["d"]]
+    figure, axes = plots.start(__file__, 7.2, 7.2, mosaic=panels, height_ratios=[1, 0.8, 1.6, 1.6])
     present = set(seeds["text"]) if "text" in seeds else set()
     by_arm(axes["a"], seeds, "enwik8" if "enwik8" in present else "enwiki", "a")
     by_arm(axes["b"], seeds, "tinystories" if "tinystories" in present else "stories", "b")
     forest(axes["c"], seeds, asked.published)
+    losses(axes["d"], curves, "enwik8" if "enwik8" in present else "enwiki")
     plots.save(
         figure,
         __file__,

@@ -41,7 +41,7 @@ def test_every_link_leads_somewhere(link):
 
 def test_the_examples_of_the_library_page_run_one_after_the_other():
     blocks = re.findall(r"```python\n(.*?)```", LIBRARY, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     exec(compile("\n".join(blocks), "docs/LIBRARY.md", "exec"), {})
 
 

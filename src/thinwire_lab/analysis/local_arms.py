@@ -42,17 +42,17 @@ def compared(shown: Iterable[str]) -> list[tuple[str, str]]:
     """Return (arm, baseline) for every arm that has one, in the order of ``shown``.
 
     The baseline of an arm that names a number of batches is global backpropagation over as many, and of others the
-    plain one. What serves as a baseline is compared with nothing.
+    plain one. Global backpropagation itself is compared with nothing.
     """
     present = list(dict.fromkeys(shown))
     pairs = []
     for name in present:
         schedule, _, settings = name.partition(", ")
         lengths = [part for part in settings.split(", ") if part.endswith("batches")]
-        longer = schedule != BASELINE and lengths
-        pairs.append((name, f"{BASELINE}, {lengths[0]}" if longer else BASELINE))
-    baselines = {BASELINE} | {base for name, base in pairs if not name.startswith(BASELINE)}
-    return [(name, base) for name, base in pairs if name not in baselines and base in present]
+        base = ", ".join([BASELINE, *lengths])
+        if schedule != BASELINE and base in present:
+            pairs.append((name, base))
+    return pairs
 
 
 def title(shown: str) -> str:
