@@ -32,6 +32,7 @@ def test_peak_memory_sees_what_a_process_touches():
     assert pss_of(2**22 + 1) == dict.fromkeys(("Pss", "Pss_Anon", "Pss_Shmem"), 0)
 
 
+@pytest.mark.slow
 def test_the_account_of_bytes_is_near_what_is_in_use():
     """A middle-sized model, of which scratch memory of kernels is more than of the study's, which is held to 5 %."""
     model = ByteTransformerConfig(blocks=8, width=64, context=128)
