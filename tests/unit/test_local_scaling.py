@@ -49,7 +49,7 @@ def test_arms_are_named_by_schedule_and_by_what_sets_a_variant_apart():
 
 
 def test_an_arm_is_compared_with_global_training_of_its_length():
-    shown = ["global_backprop", "global_backprop, 190 batches", "global_backprop, 660 batches", "rgc_sync"]
+    shown = ["global_backprop", "global_backprop, 205 batches", "global_backprop, 660 batches", "rgc_sync"]
     longer = "rgc_async, 2 stages, staleness 0, 660 batches"
     assert compared([*shown, longer]) == [
         ("rgc_sync", "global_backprop"),
