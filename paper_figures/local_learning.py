@@ -12,12 +12,18 @@ EQUAL_TIME = ("rgc_async, 2 stages, staleness 0", "global_backprop, 205 batches"
 """The variant, and what the fastest global schedule trains in the time of its batches."""
 
 
+def full_length(table):
+    """Arms that train for the compared number of batches, in one order for all panels, so that an arm looks alike."""
+    return [arm for arm in dict.fromkeys(table["shown"]) if not arm.endswith("batches")] if len(table) else []
+
+
 def by_arm(ax, seeds, text, letter):
     shown = plots.where(seeds, text=text)
-    if shown.empty:
+    arms = full_length(shown)
+    if not arms:
         plots.blank(ax)
         return
-    arms = list(dict.fromkeys(shown["shown"]))
+    order = full_length(seeds)
     paired = shown.pivot_table(index="seed", columns="shown", values="value")
     for _, values in paired.iterrows():
         ax.plot(
@@ -30,7 +36,7 @@ def by_arm(ax, seeds, text, letter):
         )
     for place, arm in enumerate(arms):
         mine = plots.where(shown, shown=arm)
-        look = plots.style(place)
+        look = plots.style(order.index(arm))
         ax.plot(mine["value"], [place] * len(mine), linestyle="none", marker=look["marker"], color=look["color"])
     ax.set_yticks(range(len(arms)), labels=[title(arm) for arm in arms])
     ax.set_ylim(len(arms) - 0.5, -0.5)
@@ -77,14 +83,14 @@ def forest(ax, seeds, published):
 def losses(ax, curves, text):
     """Training loss by batch, a running mean over seeds and ten batches, of the arms of one length."""
     shown = plots.where(curves, text=text)
-    arms = [arm for arm in dict.fromkeys(shown["shown"]) if not arm.endswith("batches")] if len(shown) else []
+    arms, order = full_length(shown), full_length(curves)
     if not arms:
         plots.blank(ax)
         return
-    for place, arm in enumerate(arms):
+    for arm in arms:
         mine = plots.where(shown, shown=arm).sort_values("step")
         mean = mine["mean"].rolling(10, min_periods=1).mean() / math.log(2)
-        look = plots.style(place)
+        look = plots.style(order.index(arm))
         ax.plot(mine["step"], mean, label=title(arm), markevery=max(1, len(mine) // 8), linewidth=1.0, **look)
     ax.set_xlabel("batch")
     ax.set_ylabel("training loss, bits per byte")

@@ -62,11 +62,11 @@ def account(ax, tables):
     for row, arm in enumerate(arms):
         measured = peaks.get(arm)
         if measured is not None and pd.notna(measured):
-            ax.plot([measured / 1e6] * 2, [row - 0.35, row + 0.35], color="black", linewidth=1.6)
+            ax.plot([measured / 1e6] * 2, [row - 0.35, row + 0.35], color="black", linestyle="-", linewidth=1.6)
     ax.set_yticks(range(len(arms)), labels=[NAMES[arm] for arm in arms])
     ax.set_ylim(-0.6, len(arms) - 0.1)
     ax.set_xlabel("MB; stroke: measured in use")
-    ax.legend(fontsize=6, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.22))
+    ax.legend(fontsize=6, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.32))
     ax.set_title("c  Where the bytes go")
 
 

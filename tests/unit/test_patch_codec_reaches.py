@@ -13,6 +13,8 @@ from thinwire_lab.provenance import SOURCES
 from thinwire_lab.tables import write_rows
 
 ROOT = SOURCES.parent
+SEEDED = {0: 0.2, 1: 0.5, 2: 0.8}
+"""Values of a scope with several seeds."""
 VALUES = {("ratio", "x"): (0.2, 0.4), ("ratio", "y"): (0.1, 0.9), ("memory", "x"): (70.0, 70.0)}
 
 
@@ -25,6 +27,8 @@ def judged(tmp_path):
         curves += [
             ("codec", "source=a", step, scope, measure, "1", 1, value, "", "") for step, value in enumerate(steps)
         ]
+    seeds += [("codec", "source=a", seed, "ratio", "seeded", "1", value) for seed, value in SEEDED.items()]
+    curves += [("codec", "source=a", step, "seeded", "ratio", "1", 3, 0.5, "", "") for step in range(2)]
     write_rows(tmp_path / "codec" / "seeds.csv", SEEDS, [row for row in seeds if row[3] == "ratio"])
     write_rows(tmp_path / "codec" / "clock_seeds.csv", SEEDS, [row for row in seeds if row[3] == "memory"])
     write_rows(tmp_path / "codec" / "curves.csv", CURVES, [row for row in curves if row[4] == "ratio"])
@@ -54,6 +58,12 @@ def test_a_number_and_its_ends_are_judged(judged):
     assert rows[0]["found"] == pytest.approx(0.3)
     assert (rows[0]["lowest"], rows[0]["highest"], rows[0]["n"]) == (0.2, 0.4, 2)
     assert (rows[3]["unit"], rows[3]["published"]) == ("MiB", "elsewhere 80")
+
+
+def test_the_ends_are_those_of_the_seeds_where_there_are_several(judged):
+    (row,) = judged({"measure": "ratio", "scope": "seeded", "condition": {"at_most": 0.6}})
+    assert (row["found"], row["lowest"], row["highest"], row["n"]) == (0.5, 0.2, 0.8, 3)
+    assert row["verdict"] == "met on the whole"
 
 
 def test_what_was_not_measured_says_so_and_old_numbers_are_stale(judged):

@@ -1,10 +1,10 @@
 """The project's own goals, beside what was measured: is each reached?
 
 ``configs/claims.yaml`` lists them under ``reaches``. A reach is no published claim: it says how small or fast a part of
-the library ought to be, and is judged by the study's own number in one cell, with the lowest and the highest of the
-steps (versions of weights, where the study is of codecs) beside it. *met*: number, lowest and highest meet it; *met on
-the whole*: the number meets it, not every step does; *missed*: the number misses it; *stale* as for claims. A reach
-without a condition is shown for comparison.
+the library ought to be, and is judged by the study's own number in one cell, with the lowest and the highest beside it:
+of the seeds, or of the steps of a single one (versions of weights, where the study is of codecs). *met*: number,
+lowest and highest meet it; *met on the whole*: the number meets it, not both of them do; *missed*: the number misses
+it; *stale* as for claims. A reach without a condition is shown for comparison.
 """
 
 from collections.abc import Callable
@@ -60,10 +60,11 @@ def _row(reach: Reach, summaries: Path, fresh: Callable[[str], bool]) -> tuple[o
         steps = tables.by_step(reach.cell, reach.measure, reach.scope)
     except EvidenceError as error:
         return (*head, "", text, "", "", "", "", "not tested", reach.published, str(error))
-    found, ends = sum(seeds) / len(seeds), (min(steps), max(steps))
+    spread = seeds if len(seeds) > 1 else steps
+    found, ends = sum(seeds) / len(seeds), (min(spread), max(spread))
     unit = _unit(summaries / reach.study, reach.measure)
     verdict = _verdict(reach.condition, found, ends) if fresh(reach.study) else "stale"
-    return (*head, unit, text, found, *ends, len(steps), verdict, reach.published, "")
+    return (*head, unit, text, found, *ends, len(spread), verdict, reach.published, "")
 
 
 def _verdict(condition: Condition | None, found: float, ends: tuple[float, float]) -> str:

@@ -130,7 +130,7 @@ def _bounds(path: Path, study: str) -> list[dict[str, str]]:
 
 
 def _reaches(path: Path, study: str) -> list[dict[str, str]]:
-    """The study's own goals with what was found: the number, and the lowest and highest of its steps."""
+    """The study's own goals with what was found: the number, and the lowest and highest of seeds or steps."""
     rows = [row for row in records(read_reaches(path)) if row["study"] == study] if path.exists() else []
     return [
         {
